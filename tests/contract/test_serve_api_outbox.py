@@ -99,6 +99,27 @@ def test_a_consumer_is_shown_moved_forgotten_and_removed(shop: Shop, name: str) 
     assert sum(b'"done"' in note.value for note in said) == 3
 
 
+def test_letters_are_shown_to_who_may_read_their_stream(
+    shop: Shop, stores: Stores, name: str, tmp_path: Path
+) -> None:
+    def refuses(*_: object) -> None:
+        raise ValueError("refused")
+
+    shop.hw.stream(name).write("t", b"secret")
+    Consumer(
+        f"c-{name}", name, shop.engine, shop.hw, refuses, on_error="skip", attempts=1
+    ).run_once()
+    path = tmp_path / "tokens.json"
+    wide = add_token(path, "wide", {Scope.READ: ["*"]})
+    narrow = add_token(path, "narrow", {Scope.READ: ["c-*"]})
+    with ApiServer(stores.url("plain"), TokenFile(path), db=shop.url) as api:
+        seen = [
+            api.client(token).get(f"/v1/consumers/c-{name}/dead").body["letters"]
+            for token in (wide, narrow)
+        ]
+    assert [len(letters) for letters in seen] == [1, 0]
+
+
 def test_an_offset_is_of_one_stream(shop: Shop, name: str) -> None:
     client, path = shop.client, f"/v1/consumers/c-{name}"
     streams = [f"{name}-a", f"{name}-b"]

@@ -13,12 +13,14 @@ from headwater.lazy_names import extra_needed
 from headwater.metrics.exposition import Page
 from headwater.metrics.objects import add_outbox
 from headwater.metrics.recorder import OutboxBacklog
+from headwater.serve.tokens import Grant, Scope
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from headwater.client import Headwater
     from headwater.outbox.batches import StagedRow, StreamedBatch
+    from headwater.outbox.consumer_letters import ConsumerLetter
     from headwater.outbox.consumer_loop import Consumer
     from headwater.outbox.outbox import Outbox
     from headwater.outbox.status import Status
@@ -67,6 +69,11 @@ class ServedDatabase:
     ) -> T:
         """Do something to a consumer that has a position; raises UnknownConsumer."""
         return await asyncio.to_thread(self._change, name, stream, change)
+
+    async def letters_of(self, name: str, count: int, grant: Grant) -> list[ConsumerLetter]:
+        """Return the oldest dead letters of a consumer; a grant must allow to read their stream."""
+        letters = await self.change_consumer(name, None, lambda consumer, _: consumer.dead(count))
+        return [letter for letter in letters if grant.allows(Scope.READ, letter.stream)]
 
     def _change(
         self, name: str, stream: str | None, change: Callable[[Consumer, Headwater], T]

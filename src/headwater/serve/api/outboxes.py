@@ -103,10 +103,11 @@ async def _shown(call: ApiCall, checkpoints: list[Any]) -> ConsumersView:
 
 
 async def get_consumer_letters(call: ApiCall) -> ConsumerLettersView:
-    """Show the oldest dead letters of a consumer: the messages that it gave up."""
-    letters = await _database(call).change_consumer(
-        call.name, None, lambda consumer, _: consumer.dead(call.query.count)
-    )
+    """Show the oldest dead letters of a consumer: the messages that it gave up.
+
+    Letters of a stream that the token may not read are left out.
+    """
+    letters = await _database(call).letters_of(call.name, call.query.count, call.grant)
     views = [ConsumerLetterView.of(letter) for letter in letters]
     return ConsumerLettersView(consumer=call.name, letters=views)
 

@@ -53,9 +53,7 @@ async def _letters(call: PageCall, places: list[ConsumerPlace]) -> list[Consumer
     """Return the oldest letters; none is asked for where no stream has any."""
     if call.served.database is None or not any(one.dead for one in places):
         return []
-    return await call.served.database.change_consumer(
-        call.name, None, lambda consumer, _: consumer.dead(_LETTERS)
-    )
+    return await call.served.database.letters_of(call.name, _LETTERS, call.grant)
 
 
 async def places_with_letters(call: PageCall) -> list[ConsumerPlace]:
