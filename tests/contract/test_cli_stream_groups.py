@@ -115,8 +115,8 @@ def test_dead_letters_are_shown_and_given_back(hw_stream: StreamCommands) -> Non
     ]
     assert rows[1]["encoding"] == "base64"
     heading, _, *shown = hw_stream("dead", "g", "--count", "1").out.splitlines()
-    assert heading.split() == ["origin", "attempts", "buried", "cause", "tag", "value"]
-    assert [row.split()[-1] for row in shown] == ["one"]
+    assert heading.split() == ["origin", "attempts", "buried", "tag", "value", "cause"]
+    assert [row.split()[-2:] for row in shown] == [["one", "expired"]]
     assert hw_stream("discard", "g", "3", "7-9").out == "discarded: 0\n"
     assert hw_stream("redrive", "g", "--count", "1", "--rate", "100").out == "given back 1\n"
     assert hw_stream("redrive", "g", "--json").row["returned"] == 1

@@ -89,7 +89,7 @@ def test_dead_letters_are_seen_and_redriven(client: Any, name: str) -> None:
     while not (letters := ask("TDEAD", name, "g")):
         ask(*read)
     ((offset, tag, entry, attempts, buried_ms, cause),) = letters
-    assert (offset, tag, entry, cause) == (1, b"t", b"poison", None)
+    assert (offset, tag, entry, cause) == (1, b"t", b"poison", b"expired")
     assert attempts >= 1
     assert buried_ms > 0
     assert ask("TREDRIVE", name, "g", "COUNT", 5) == [1, 0]
