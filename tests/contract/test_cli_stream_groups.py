@@ -136,7 +136,7 @@ def test_dead_letters_are_shown_and_given_back(hw_stream: StreamCommands) -> Non
     stream.write("c", b"three", headers={"a": "1"})
     group.bury(*group.read(1, ack_ms=60_000))
     *_, last = hw_stream("dead", "g").out.splitlines()
-    assert last.split()[-3:] == ["c", "a=1", "three"]
+    assert last.split()[-4:] == ["c", "a=1", "three", "-"]
     assert group.discard(3) == 1
     group.bury(2)
     assert hw_stream("discard", "g", "2-5", "--json").row == {
