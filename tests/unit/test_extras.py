@@ -74,7 +74,7 @@ def test_the_command_line_needs_no_extra(arguments: tuple[str, ...], tmp_path: P
         (("timeline", "serve", "--instances", "127.0.0.1:1"), "serve"),
         (("serve",), "serve"),
         (("console", "--no-open"), "serve"),
-        (("keep", "--http", "127.0.0.1:0"), "serve"),
+        (("keep", "--metrics", "127.0.0.1:0"), "serve"),
         (("consumer", "list", "--db", "sqlite:///app.db"), "sql"),
     ],
 )
