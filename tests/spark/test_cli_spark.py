@@ -132,6 +132,7 @@ def test_a_master_is_refused_where_a_session_runs_elsewhere(
     words = ("spark", "compact", name, "--master")
     answer = run(embedded_url, *words, "local[7]")
     here = spark.sparkContext.master
+    assert here is not None
     assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
     assert f"a session of Spark runs at {here} already, not at local[7]" in answer.err
     assert run(embedded_url, *words, here).code == 0
