@@ -198,6 +198,6 @@ def test_a_trace_is_the_same_over_http_on_the_page_and_in_a_terminal(
     }
     without = CliRunner().invoke(app, ["stream", "trace", name, "1", "--store", store_url])
     assert "no database is at hand" in " ".join(without.output.split())
-    for place in (["99"], [], ["1", "--row", "5"]):
-        assert CliRunner().invoke(app, ["stream", "trace", name, *place]).exit_code != 0
+    for given in (["99"], [], ["1", "--row", "5"]):
+        assert CliRunner().invoke(app, ["stream", "trace", name, *given]).exit_code != 0
     engine.dispose()
