@@ -108,6 +108,7 @@ def serve(
     )
 
     def ready(*urls: str) -> None:
-        output.say(f"serving on {' and '.join(urls)}; the console is at {urls[0]}{HOME}")
+        output.say(f"serving on {' and '.join(urls)}")
+        output.say(f"console at {urls[0]}{HOME}")
 
     server.run(ready)
