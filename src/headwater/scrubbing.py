@@ -74,11 +74,11 @@ def _scan(server: int, cursor: bytes) -> Operation[tuple[int, bytes, list[bytes]
 def _check_global(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
     """Check a key that is of the whole store."""
     name, part = found.name, found.part
-    expected = _GLOBALS.get(name) if not part else None
-    if name == "processes" and part == b":seen":
-        expected = "zset"
-    elif name == "history" and part:
-        expected = "hash" if part == b":series" else "string" if _RING.match(part) else None
+    expected = _GLOBALS.get(name) if not part else _PARTS.get((name, part))
+    if name == "history" and _RING.match(part):
+        expected = "string"
+    elif name == "jobs" and part.startswith(b":job:"):
+        expected = "hash"
     if expected is None:
         ledger.found(f"key {shown(found.key)}", "an object that it belongs to", "none", NOBODYS)
         return
@@ -89,6 +89,12 @@ _GLOBALS: Final = {
     **dict.fromkeys(("streams", "topics", "queues", "channels", "deleted"), "set"),
     **dict.fromkeys(("store", "timelines", "scrub", "queries", "history", "processes"), "hash"),
     **dict.fromkeys(("verified", "alarms", "archives"), "hash"),
+}
+_PARTS: Final = {
+    ("processes", b":seen"): "zset",
+    ("history", b":series"): "hash",
+    ("jobs", b":open"): "zset",
+    ("jobs", b":over"): "zset",
 }
 # A ring of the history: seconds between points, and the series.
 _RING: Final = re.compile(rb":(?:1|10|60):\[")
