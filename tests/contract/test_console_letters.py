@@ -215,11 +215,12 @@ def test_all_that_match_are_counted_and_taken_back_in_time(browser: ApiClient, d
     for words in ("Discard 2 letters", f"queue discard {dead.name} --rate 5", "rate_per_s=5)"):
         assert words in bill
     assert send(browser, "/console/act", **fields, error="ride", rate="5").status == 303
-    job = browser.get(JOBS).body["jobs"][0]
+    there = browser.get(JOBS).body["jobs"]
+    (job,) = (one for one in there if one["places"] == [{"queue": dead.name}])
     assert (job["state"], job["rate_per_s"]) == ("waiting", 5)
     assert "waits, can be undone" in text_of(browser.get("/console/dead"))
     assert send(browser, "/console/act", do="letters-stop", job=job["job"]).status == 303
-    assert ended(browser, job["job"])["state"] == "stopped"
+    assert job_of(browser, job["job"])["state"] == "stopped"
     assert dead.left == (6, 4)
 
 
