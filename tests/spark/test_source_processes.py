@@ -46,6 +46,8 @@ class Queries:
         self.url = url
         self.folder = folder
         self.stream = stream
+        # Processes of queries of other tests.
+        self._others = {child for pid in self._parents() for child in children(pid)}
 
     def start(self, name: str) -> StreamingQuery:
         """Start a query under a name."""
@@ -54,12 +56,18 @@ class Queries:
         return write.option("checkpointLocation", str(self.folder / name)).start()
 
     def parent(self) -> int:
-        """Return the process that sources are forked from."""
+        """Return the process that sources of these queries are forked from.
+
+        Spark has a parent for each environment of Python that its queries had.
+        """
+        (parent,) = [pid for pid in self._parents() if set(children(pid)) - self._others]
+        return parent
+
+    def _parents(self) -> list[int]:
         jvm = self.spark._jvm
         assert jvm is not None
         found = children(jvm.java.lang.ProcessHandle.current().pid())
-        (parent,) = [pid for pid, words in found.items() if SOURCE_DAEMON in words]
-        return parent
+        return [pid for pid, words in found.items() if SOURCE_DAEMON in words]
 
     def has_read(self, query: StreamingQuery, offsets: int) -> None:
         """Wait until a query has read so far."""

@@ -41,7 +41,7 @@ LEASE_MS: Final = 10_000
 _SURE_S: Final = LEASE_MS / 2000
 _NOTE_S: Final = 1.0
 # So often a process looks for jobs that nobody has any more.
-_LOOK_S: Final = 3.0
+_LOOK_S: Final = 5.0
 _MOST_RUNNING: Final = 16
 
 

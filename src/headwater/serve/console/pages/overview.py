@@ -30,7 +30,7 @@ _ROWS: Final = 50
 _SPARKS: Final = 15
 # A spark line shows so many seconds, and is this old at most.
 _SPARK_SPAN_S: Final = 120
-_SPARK_FRESH_S: Final = 4.0
+_SPARK_FRESH_S: Final = 10.0
 
 
 async def show_overview(call: PageCall) -> Context:
