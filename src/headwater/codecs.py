@@ -3,7 +3,7 @@
 A stream, a topic or a queue that is opened with ``codec=`` takes and returns values instead of
 bytes. A codec is one of these:
 
-    "json"                  whatever JSON can say: dict, list, str, int, float, bool, None
+    "json"                  what JSON can express: dict, list, str, int, float, bool, None
     a type                  a dataclass, a Struct of msgspec, a TypedDict, list[int] and the like,
                             as JSON that is checked against the type; or a model of Pydantic
     (encode, decode)        two functions
@@ -118,7 +118,7 @@ def shown(record: Any, name: str) -> str:
 
 
 def coder_of(codec: AnyCodec[Any] | None) -> Coder[Any] | None:
-    """Return what to encode and decode by; raises InvalidInput for what is no codec."""
+    """Return what to encode and decode by; raises InvalidInput for what is not a codec."""
     if codec is None:
         return None
     if isinstance(codec, str):
@@ -155,8 +155,8 @@ def _typed(kind: Any) -> Coder[Any]:
             )
     except (TypeError, ValueError) as error:
         raise InvalidInput(
-            f"{kind!r} is no codec: {error}; pass 'json', a type that JSON can be checked against, "
-            "or a pair of functions"
+            f"{kind!r} is not a codec: {error}; pass 'json', a type that JSON can be checked "
+            "against, or a pair of functions"
         ) from None
     encode_json = msgspec.json.Encoder().encode
 

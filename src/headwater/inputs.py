@@ -50,7 +50,7 @@ def check_name(name: str, what: str) -> str:
         if character in "{}" or character.isspace() or not character.isprintable():
             raise InvalidInput(
                 f"the name of a {what} must not contain {character!r}; use letters, digits, "
-                "and signs other than braces and white space"
+                "and other characters except braces and white space"
             )
     return name
 

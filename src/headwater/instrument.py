@@ -1,4 +1,4 @@
-"""Instrumentation: the one interface by which metrics and traces learn of every operation.
+"""Instrumentation: the one interface through which metrics and traces get every operation.
 
 Stores, workers, streamers, consumers and farms report what they do to the installed ``Instrument``.
 None is installed by default; then an operation costs one call of ``observe``, which returns None.
@@ -165,7 +165,7 @@ def _begin_handling(
 
 
 class Observation:
-    """An operation under way: filled in as it goes on, reported by ``end``, once."""
+    """An operation under way: filled in as it continues, reported by ``end``, once."""
 
     __slots__ = ("_began", "_clock", "_instrument", "_token", "bytes", "messages", "name", "object")
 
@@ -205,6 +205,20 @@ def observe(name: str, object: str, handled: Iterable[Any] = ()) -> Observation 
     return Observation(_installed, name, object, handled=handled)
 
 
+def observe_handler(source: str, item: Any) -> Observation | None:
+    """Begin to observe the handler of a message; ``source`` is what its worker takes messages from.
+
+    Of a message of a topic the object is `rides/3/totals`: a group of the stream of its partition.
+    """
+    if _installed is None:
+        return None
+    partition = getattr(item, "partition", None)
+    if partition is not None:
+        topic, _, group = source.rpartition("/")
+        source = f"{topic}/{partition}/{group}"
+    return Observation(_installed, "worker.handle", source, handled=(item,))
+
+
 def count(name: str, object: str, n: int = 1) -> None:
     """Count something that takes no time of its own, if an instrument is installed."""
     if _installed is not None:
@@ -212,7 +226,7 @@ def count(name: str, object: str, n: int = 1) -> None:
 
 
 def _told(method: Callable[..., Any], *facts: Any) -> Any:
-    """Call an instrument; what it raises is logged and must not change what became of the work."""
+    """Call an instrument; what it raises is logged and does not change the operation."""
     try:
         return method(*facts)
     except Exception:  # noqa: BLE001  whatever it is, a write that is done stays done

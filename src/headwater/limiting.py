@@ -1,7 +1,7 @@
 """Limits of a group or a queue: how many messages are in flight, and how many in a span of time.
 
-They belong to the group or queue and lie in the store, which keeps them while it hands out: so they
-are the same for all members, and exact whoever reads, from however many processes.
+They belong to the group or queue and are in the store, which enforces them when it delivers. So
+they are the same for all members, and exact for any number of processes.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a group or a queue may hand out; None is without a limit.
+    """What a group or a queue may deliver; None is without a limit.
 
-    ``max_in_flight`` messages are handed out and not settled, and ``max_in_flight_per_key`` of one
-    tag. ``rate`` is how many are handed out in a span of time, retries included, and
+    ``max_in_flight`` messages are delivered and not settled, and ``max_in_flight_per_key`` of one
+    tag. ``rate`` is how many are delivered in a span of time, retries included, and
     ``rate_per_key`` how many of one tag: "100/s", or "100/s burst 20" when so many may come at
     once. Texts are spelled out, with their burst. Raises InvalidInput.
     """

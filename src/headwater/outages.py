@@ -30,7 +30,7 @@ def delay_s(failures: int, first_s: float, longest_s: float) -> float:
 class Outage:
     """One outage after another, each logged when it begins and when it is over.
 
-    ``most_s`` is how long the caller retries, when it does not retry for ever.
+    ``most_s`` is how long the caller retries, when it does not retry forever.
     """
 
     def __init__(

@@ -9,7 +9,7 @@
     store = "env:REDIS_URL"
     db = "postgresql://app@db.internal/orders"
 
-The file lies in the working directory or the nearest directory above it. The command line uses a
+The file is in the working directory or the nearest directory above it. The command line uses a
 profile that is named, else the file's default; the library uses one only where it is asked to,
 and logs when it opens another store than the command line beside it.
 A value is never shown: it may be a secret.

@@ -1,6 +1,6 @@
 """How work is asked to stop: by a call of ``set`` from anywhere, or by SIGTERM and Ctrl-C.
 
-A program that runs until it is told lets signals call whatever stops its work:
+A program that runs until it is stopped lets signals call what stops its work:
 
     with stop_on_signals(worker.stop):
         worker.run()
@@ -88,7 +88,7 @@ class StopSignal:
         return self._ask
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long for the request, and return whether it came."""
+        """Wait this long for the request, and return whether it came."""
         poll = select.poll()
         poll.register(self._ask, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
@@ -113,7 +113,7 @@ class AsyncStopSignal:
         return self._set
 
     async def wait(self, seconds: float) -> bool:
-        """Wait so long for the request, and return whether it came."""
+        """Wait this long for the request, and return whether it came."""
         self._loop = asyncio.get_running_loop()
         if seconds and not self._set:
             with contextlib.suppress(TimeoutError):

@@ -18,6 +18,7 @@ be made in another trace. Messages that are copied keep the context that they ha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -192,20 +193,25 @@ _FIELDS: Final = frozenset({"traceparent", "tracestate", "baggage"})
 def _attributes(name: str, object: str) -> dict[str, str]:
     """Return what the conventions say of an operation."""
     kind = _KINDS.get(name, _OTHER)
-    # A partition of a topic has a slash in its name, too: "rides/3/totals" is a group of "rides/3".
-    destination, slash, group = object.rpartition("/") if name in _OF_GROUPS else (object, "", "")
-    if name == "consumer.batch":
-        slash, group = "/", object
-    found = {
-        "messaging.system": SYSTEM,
-        "messaging.operation.name": name,
-        "messaging.destination.name": destination,
-    }
+    destination, group = object, ""
+    if name in _OF_GROUPS or (name == "worker.handle" and _HANDLED.fullmatch(object)):
+        destination, _, group = object.rpartition("/")
+    elif name == "consumer.batch":
+        group = object
+    found = {"messaging.system": SYSTEM, "messaging.operation.name": name}
+    # The stream of a partition is named by its topic: "rides/3".
+    if partition := _PARTITION.fullmatch(destination) if name.startswith(_OF_STREAMS) else None:
+        destination = partition["topic"]
+        found["messaging.destination.partition.id"] = partition["id"]
+    found["messaging.destination.name"] = destination
     if kind.type:
         found["messaging.operation.type"] = kind.type
-    if slash:
+    if group:
         found["messaging.consumer.group.name"] = group
     return found
 
 
+_PARTITION: Final = re.compile(r"(?P<topic>.+)/(?P<id>0|[1-9][0-9]{0,3})", re.DOTALL)
+_HANDLED: Final = re.compile(rf"{_PARTITION.pattern}/[^/]+", re.DOTALL)
+_OF_STREAMS: Final = ("stream.", "group.", "worker.")
 _OF_GROUPS: Final = frozenset(name for name in _KINDS if name.startswith("group."))

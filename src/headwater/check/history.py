@@ -5,8 +5,8 @@ after it if the client was still alive. Times are milliseconds of one clock that
 Every message has a value that no other call writes, so it can be recognised wherever it appears.
 
 A call that was begun and not ended may or may not have happened, and both are right; but it
-happened at most once, and as a whole. All that is claimed here follows from the events alone: when
-times overlap, the store is given the benefit of the doubt, so an anomaly is always a fault.
+happened at most once, and as a whole. The checks use the events alone. When times overlap, the
+store gets the benefit of the doubt, so an anomaly is always a fault.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WriteDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReadBegun(msgspec.Struct, frozen=True, tag=True):
-    """A member of a group asks for messages; without ``retry_ms``, to have them once."""
+    """A member of a group asks for messages; without ``retry_ms``, at most once."""
 
     call: str
     at: float
@@ -102,7 +102,7 @@ def check_log(events: Iterable[HistoryEvent], log: Sequence[tuple[int, str]]) ->
     torn          a batch is in the log in part, or not in one piece, or not in its order
     gap           offsets are not dense, or do not begin with 1
     invented      the log has a message that nobody wrote
-    reordered     a write that began after another was acknowledged lies before it
+    reordered     a write that began after another was acknowledged is before it
     """
     return list(_check_log(list(events), log))
 
@@ -175,14 +175,14 @@ def _check_batch(batch: _Batch, where: dict[str, list[int]]) -> Iterator[Anomaly
     elif missing and found:
         yield Anomaly("torn", f"{len(found)} of {len(batch.values)} messages of {name} are there")
     if any(after != before + 1 for before, after in pairwise(found)):
-        yield Anomaly("torn", f"{name} lies at {found}")
+        yield Anomaly("torn", f"{name} is at {found}")
     for first, last in sorted(batch.places):
         if not missing and (found[0], found[-1]) != (first, last):
             yield Anomaly("misplaced", f"{name} at {found[0]}, acknowledged at {first}")
 
 
 def _check_order(batches: list[_Batch], where: dict[str, list[int]]) -> Iterator[Anomaly]:
-    """Find writes that lie before one that was acknowledged when they began."""
+    """Find writes that are before one that was acknowledged when they began."""
     present = [batch for batch in batches if batch.values[0] in where]
     ended = sorted((batch for batch in present if batch.places), key=lambda batch: batch.ended)
     begun = sorted(present, key=lambda batch: batch.begun)
@@ -273,5 +273,5 @@ def _is_double(one: _Delivery, two: _Delivery, returned: list[float]) -> bool:
         return True
     if any(at <= two.ended for at in returned):
         return False
-    # The longest time that can lie between the two deliveries is still too short.
+    # The longest time that can be between the two deliveries is still too short.
     return two.ended - one.begun < one.retry_ms - CLOCK_MS

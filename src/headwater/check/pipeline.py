@@ -1,7 +1,7 @@
 """Histories of the pipeline: what transactions staged, against what reached the log and consumers.
 
-Every staged value is unique, so that it can be followed. No I/O: what was seen goes in, anomalies
-come out.
+Every staged value is unique, so that it can be followed. Without I/O: it takes what was seen and
+returns anomalies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_streamed(
     duplicate       it is there more than once
     aborted-read    a value of a transaction that was rolled back is in a stream
     invented        a stream has a value that no transaction staged for it
-    reordered       values of one transaction lie in a stream in another order
+    reordered       values of one transaction are in a stream in another order
     """
     return list(_check_streamed(list(transactions), logs))
 

@@ -1,7 +1,7 @@
 """Connections to the servers of a store, for asyncio, with the promises of connections.py.
 
 They belong to one event loop. A task that waits for a reply may be cancelled: its connection is
-closed then, so that nobody ever gets the reply of somebody else.
+closed then, so that no call ever gets the reply of another.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class AsyncServerConnections:
         try:
             await asyncio.wait((done,), timeout=wait_s + OVERDUE_S)
             if not named and replies:
-                # 0 is nobody's number: that of a user who may not ask.
+                # 0 is no connection's number: it stands for a user that may not ask.
                 asked = replies[0]
                 connection.client_id = 0 if isinstance(asked, redis.ResponseError) else asked
             if not done.done():
@@ -143,7 +143,7 @@ class AsyncServerConnections:
             await connection.disconnect(nowait=True)
             return replies + [error] * (len(commands) - len(replies))
         except BaseException:
-            # Replies that nobody read would be taken for those of the next call.
+            # Unread replies would be taken for those of the next call.
             await connection.disconnect(nowait=True)
             raise
         self._give_back(connection)
@@ -157,7 +157,7 @@ class AsyncServerConnections:
 
     def _give_back(self, connection: Any) -> None:
         if self._make is refuse_closed:
-            # Closed meanwhile: whoever goes on finds no connection.
+            # Closed meanwhile: the caller finds no connection.
             _close_now(connection)
         elif self._idle.put(connection) and self._watch is None:
             self._look_later()
@@ -166,7 +166,7 @@ class AsyncServerConnections:
         self._watch = asyncio.get_running_loop().call_later(idle.IDLE_S / 4, self._close_unused)
 
     def _close_unused(self) -> None:
-        """Close idle connections that nobody needed for long, and look again if many are left."""
+        """Close idle connections that were unused for long, and check again if many are left."""
         self._watch = None
         for connection in self._idle.take_unused():
             _close_now(connection)

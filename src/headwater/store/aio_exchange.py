@@ -55,7 +55,7 @@ class AsyncExchange(asyncio.Protocol):
     def send(
         self, commands: bytes, replies: list[Any], wanted: int, timeout_s: float | None
     ) -> asyncio.Future[list[Any]]:
-        """Send commands; the future has their replies, of which errors of the server are some.
+        """Send commands; the future has their replies, which may be errors of the server.
 
         ``replies`` is what is filled. After ``timeout_s`` without all of them, and when the
         connection is lost, the future fails with that error; the connection is of no use then.
@@ -69,14 +69,14 @@ class AsyncExchange(asyncio.Protocol):
         self._until = None
         if timeout_s is not None:
             self._until = until = self._loop.time() + timeout_s
-            # Calls that follow each other share a timer, which looks whether it is early.
+            # Consecutive calls share a timer, which checks whether it is early.
             if self._timer is None:
                 self._timer = self._loop.call_at(until, self._look)
         self._transport.write(commands)
         return done
 
     def _look(self) -> None:
-        """End the call under way if its time is over; one timer serves for all calls."""
+        """End the current call if its time is over; one timer serves for all calls."""
         self._timer = None
         if self._done is None or self._until is None:
             return
@@ -99,14 +99,14 @@ class AsyncExchange(asyncio.Protocol):
             self._fail(error)
             self._transport.abort()
             return
-        # An idle connection keeps nothing of what it has brought.
+        # An idle connection keeps no replies in memory.
         self._replies, self._wanted = [], 0
         done, self._done = self._done, None
         if done is not None and not done.done():
             done.set_result(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the call under way, and all that follow."""
+        """Fail the current call, and all that follow."""
         self._lost = exc or redis.ConnectionError("the server closed the connection")
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""Calls of an async store that somebody meets on their way; see interception.py."""
+"""Intercepted calls of an async store; see interception.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.store.interception import Interceptor, MetCommands
 
 
 class AsyncInterceptedConnections:
-    """The connections of an async store whose calls somebody meets."""
+    """The connections of an async store whose calls are intercepted."""
 
     def __init__(self, connections: AsyncStoreConnections, interceptor: Interceptor) -> None:
         self._connections = connections
@@ -40,7 +40,7 @@ class AsyncInterceptedConnections:
         return met.replies(await self._connections.send_all(met.sent) if met.sent else [])
 
     async def servers(self) -> list[AsyncServerConnections]:
-        """See StoreConnections; what is asked of a server by itself is met by nobody."""
+        """See StoreConnections; commands to a single server are not intercepted."""
         return await self._connections.servers()
 
     async def renew(self) -> None:

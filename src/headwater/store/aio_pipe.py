@@ -1,8 +1,8 @@
 """One connection that many calls share: each is sent at once, and replies come back in order.
 
-Other connections serve one call at a time, and can tell what became of each. Here a call
-costs a fraction of that, and all that is promised is a whole reply or an error; so it is for calls
-that do no harm when they are sent again, by whoever has another way.
+Other connections serve one call at a time, and can tell what happened to each. Here a call costs a
+fraction of that, and all that is promised is a whole reply or an error; so it is for calls that may
+safely be sent again over another connection.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class AsyncPipe(asyncio.Protocol):
     """A connection that redis-py has opened and logged in, taken over from it.
 
     A server that leaves a call without its replies for ``timeout_s`` is no longer waited for: the
-    connection is closed, and whoever waits gets TimeoutError.
+    connection is closed, and waiting callers get TimeoutError.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, timeout_s: float, where: str) -> None:
-        # Not used; but it would close the transport when it is forgotten.
+        # Not used; but it would close the transport when it is garbage collected.
         self._writer = writer
         self._transport = cast("asyncio.Transport", writer.transport)
         self._timeout_s = timeout_s
@@ -83,7 +83,8 @@ class AsyncPipe(asyncio.Protocol):
     def send(self, packed: PackedCommands) -> asyncio.Future[list[Any]]:
         """Send commands; returns their replies, which are not to be changed, or the first fault.
 
-        Who no longer waits may cancel the future: the replies are dropped when they come.
+        A caller that no longer waits may cancel the future: the replies are dropped when they
+        arrive.
         """
         done: asyncio.Future[list[Any]] = self._loop.create_future()
         if (found := instrument.current()) is not None:
@@ -103,7 +104,7 @@ class AsyncPipe(asyncio.Protocol):
         return done
 
     def _watch(self) -> None:
-        """Look after the call that waits the longest; one timer serves for all."""
+        """Check the call that has waited longest; one timer serves for all."""
         self._watching = bool(self._waiting)
         if self._waiting:
             until = self._waiting[0].until
@@ -147,7 +148,7 @@ class AsyncPipe(asyncio.Protocol):
         self.abort(exc or redis.ConnectionError("the server closed the connection"))
 
     def abort(self, reason: Exception) -> None:
-        """Close at once; whoever waits gets the reason as an error."""
+        """Close at once; waiting callers get the reason as an error."""
         if self._lost is None:
             self._lost = reason
             self._transport.abort()
@@ -161,7 +162,7 @@ def _report(observation: Observation, done: asyncio.Future[list[Any]]) -> None:
     if done.cancelled():
         observation.end("failed", asyncio.CancelledError())
     elif error := done.exception():
-        # Who sent it sends it again another way, unless the server leaves it without a reply.
+        # The caller sends it again in another way, unless the server did not reply in time.
         observation.end("failed" if isinstance(error, TimeoutError) else "retried", error)
     else:
         observation.bytes += size_of(done.result())

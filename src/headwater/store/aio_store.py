@@ -64,7 +64,7 @@ class AsyncStore(StoreSteps):
     ) -> AsyncStore:
         """Connect, check the server and make sure that it has our functions.
 
-        Without ``check_rights``, the user need not have rights on our own keys: timelines lie under
+        Without ``check_rights``, the user need not have rights on our own keys: timelines are under
         keys that their users chose. Store says more about the other arguments.
 
         Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld, FormatTooNew,
@@ -94,8 +94,8 @@ class AsyncStore(StoreSteps):
     async def run(self, operation: Operation[T], patience_s: float | None = None) -> T:
         """Run an operation and return its result.
 
-        ``patience_s`` is how long each of its calls waits for a server that is away; who has more
-        to do meanwhile, or must be able to stop, waits less than the default.
+        ``patience_s`` is how long each of its calls waits for a server that is down; a caller that
+        has other work, or must be able to stop, waits less than the default.
         """
         try:
             request = operation.send(None)
@@ -106,7 +106,7 @@ class AsyncStore(StoreSteps):
                 try:
                     reply = await self.ask(request, patience_s)
                 except (faults.Refusal, HeadwaterError) as error:
-                    # An operation may know better than to fail: its main part may be done.
+                    # The operation decides whether to fail: its main part may be done.
                     request = operation.throw(error)
                 else:
                     request = operation.send(reply)
@@ -227,7 +227,7 @@ class AsyncStore(StoreSteps):
 
 
 def connections_to(address: Address, server: EmbeddedServer | None) -> AsyncStoreConnections:
-    """Return the connections of a store, whose calls somebody may meet on their way."""
+    """Return the connections of a store, whose calls may be intercepted."""
     connections = open_connections(address, server)
     if (interceptor := interceptor_of(address.safe)) is not None:
         return AsyncInterceptedConnections(connections, interceptor)

@@ -1,7 +1,7 @@
 """What must be true of the answers that a stream or a queue remembers for its producers.
 
-Each answer names offsets that were given out, and each producer is listed with the time of its
-latest write, so that it is forgotten one day. See lua/shared/20-producers.lua.
+Each answer names offsets that were assigned, and each producer is listed with the time of its
+latest write, so that it is forgotten eventually. See lua/shared/20-producers.lua.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ANSWER = re.compile(rb"(\d+):(\d+):(\d+)(?::.*)?", re.DOTALL)
 def check_answers(
     key: str, ledger: ScrubLedger, end: Command, end_of: Callable[[Any], int | None]
 ) -> Checks[None]:
-    """Check all answers of an object; ``end`` reads the last number that it has given out."""
+    """Check all answers of an object; ``end`` reads the last number that it has assigned."""
     cursor: bytes | str = "0"
     while True:
         commands: tuple[Command, ...] = (

@@ -2,9 +2,9 @@
 
 A machine that fails in the middle of a write can leave the first part of a command at the end of
 the file. That command was never acknowledged, so it may be cut. Any other fault is damage: commands
-behind it were acknowledged, and cutting there would lose them without a word. One changed byte can
-make the rest of a file look like one long command that was cut off, so a tail is cut only when it
-cannot be that: see ``find_end``.
+after it were acknowledged, and cutting there would lose them silently. One changed byte can make
+the rest of a file look like one long command that was cut off, so a tail is cut only when it cannot
+be that: see ``find_end``.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _check_tail(text: mmap.mmap, begin: int, size: int) -> None:
     if other := _COMMAND.search(text, begin + 1):
         raise Damaged(
             begin,
-            f"the command that begins here seems to go on beyond the end of the file, but another "
-            f"one begins at byte {other.start()}",
+            "the command that begins here seems to continue beyond the end of the file, but "
+            f"another one begins at byte {other.start()}",
         )
     if text[size - 2 : size] == b"\r\n":
         raise Damaged(

@@ -1,4 +1,4 @@
-"""What the doctor looks at on one server of a store; each check reads, and changes nothing."""
+"""The doctor's checks of one server of a store; each check only reads."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _latency(server: CheckedServer) -> Iterator[Finding]:
         server.ask("INFO", "server")
         times.append((time.perf_counter() - began) * 1000)
     median = statistics.median(times)
-    # In coarse words on purpose: this is one look, no measurement.
+    # Vague on purpose: this is one sample, not a measurement.
     found = "under 1 ms" if median < 1 else f"about {median:.0f} ms"
     if median < _SLOW_MS:
         yield Finding("round trip", found, "ok")
@@ -184,7 +184,7 @@ def _syncing(server: CheckedServer) -> Finding:
     always = "CONFIG SET appendfsync always"
     if policy is None:
         found = "append-only file; the server does not show how often it is synced"
-        return Finding("persistence", found, "warn", "ask whoever runs it for appendfsync")
+        return Finding("persistence", found, "warn", "ask its operator for appendfsync")
     if policy == "always":
         found = "synced before each answer: survives kill -9 of the server and a power loss"
         return Finding("persistence", found, "ok")
@@ -230,7 +230,7 @@ def _replicas(server: CheckedServer) -> Iterator[Finding]:
         return
     risk = "a failover loses acknowledged writes that were not replicated yet"
     if least is None:
-        cure = "ask whoever runs it for min-replicas-to-write"
+        cure = "ask its operator for min-replicas-to-write"
         yield Finding("replicas", f"{replicas}: {risk}", "warn", cure)
     elif least == "0":
         cure = "CONFIG SET min-replicas-to-write 1 bounds how many"

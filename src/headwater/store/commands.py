@@ -24,10 +24,10 @@ def encode_for_server(request: Call | Wait) -> tuple[Any, ...]:
 def _encode_for_node(request: Call | Wait) -> tuple[Any, ...]:
     """Return the command of a request to a node of a cluster.
 
-    While the slot is on its way to another node, key by key, a node that lacks one of the keys of
-    a call refuses it as a whole (TRYAGAIN) instead of stopping it in the middle, at the first of
-    the object's keys that is not there or not there any more. So each call names either all keys
-    of its object, or a second one that never exists.
+    While the slot is migrated to another node, key by key, a node that lacks one of the keys of a
+    call refuses it as a whole (TRYAGAIN) instead of stopping it in the middle, at the first of the
+    object's keys that is not there or not there any more. So each call names either all keys of its
+    object, or a second one that never exists.
     """
     if isinstance(request, Wait):
         return request.command

@@ -20,8 +20,8 @@ from headwater.store.url import Address
 # slices well below it.
 REPLY_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
-# A server ends a blocking command by its own clock, which may be stepped back meanwhile. One that
-# is so late is not waited for.
+# A server ends a blocking command by its own clock, which may be stepped back meanwhile. A reply
+# that is this late is not waited for.
 OVERDUE_S = 0.5
 ASKING = pack_command(("ASKING",))
 # By this number a connection that blocks can be freed by another one.
@@ -68,7 +68,7 @@ def connection_maker(
 def has_news(sock: Any, wait_s: float = 0) -> bool:
     """Return whether there is something to read within that time.
 
-    Of an idle connection, it is the end: nothing else can make it readable.
+    For an idle connection this means its end: nothing else makes it readable.
     """
     if sock is None:
         return False
@@ -79,10 +79,10 @@ def has_news(sock: Any, wait_s: float = 0) -> bool:
 
 @contextmanager
 def last_words(sock: Any) -> Iterator[None]:
-    """Raise what a server said before it closed a connection, in place of a broken pipe.
+    """Raise the server's message before it closed a connection, instead of a broken pipe.
 
     A server that is full says so and closes. On a unix socket a command that is sent just then
-    fails at once, and the socket is closed with the words of the server unread.
+    fails at once, and the socket is closed with the message of the server unread.
     """
     if sock is None or sock.family != socket.AF_UNIX:
         yield
@@ -99,5 +99,5 @@ def last_words(sock: Any) -> Iterator[None]:
 
 
 def refuse_closed(**_: Any) -> NoReturn:
-    """Take the place of what makes connections once a store is closed."""
+    """Replace the maker of connections once a store is closed."""
     raise StoreError("this client was closed; connect again") from None

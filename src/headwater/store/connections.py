@@ -1,7 +1,7 @@
 """Connections to the servers of a store; each serves one call at a time.
 
-They tell apart what matters to whoever sent a call: it was not sent whole (Unsent, so it did not
-happen), the server answered, or the connection broke after sending.
+They report what the caller must know: it was not sent whole (Unsent, so it did not happen), the
+server answered, or the connection broke after sending.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from headwater.store.url import Address
 
 
 def _log_in(server: EmbeddedServer | None, connection: Any) -> None:
-    """Log in, by when the server must answer at once; calls may take their time.
+    """Log in, for which the server must answer at once; calls may take longer.
 
     Another store may have taken the place of the embedded one: its path leads there by now.
     """
@@ -63,7 +63,7 @@ class StoreConnections(Protocol):
         """Run one command and return its reply; ``fresh`` asks for a connection known to be alive.
 
         ``wait_s`` is how long a blocking command blocks, by the clock of this machine; its reply is
-        None then. Raises Unsent when it surely did not happen for want of a connection.
+        None then. Raises Unsent when it certainly did not happen, for lack of a connection.
         """
 
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
@@ -141,7 +141,7 @@ class ServerConnections:
         command has its reply, with or without a message, and none is lost. Where that is not
         allowed, this connection is closed instead.
         """
-        # Behind the first reply of a connection the second may have been read already.
+        # After the first reply of a connection the second may have been read already.
         if has_news(connection._sock, wait_s) if polls else connection.can_read(wait_s):
             return True
         if connection.client_id:
@@ -185,7 +185,7 @@ class ServerConnections:
             connection.disconnect()
             return replies + [error] * (expected - len(replies))
         except BaseException:
-            # Replies that nobody read would be taken for those of the next call.
+            # Unread replies would be taken for those of the next call.
             connection.disconnect()
             raise
         self._give_back(connection)
@@ -196,7 +196,7 @@ class ServerConnections:
             self._watched = True
             watch(self)
         if self._make is refuse_closed:
-            # Closed meanwhile: whoever goes on finds no connection.
+            # Closed meanwhile: the caller finds no connection.
             self.renew()
 
     def _take(self, fresh: bool) -> Any:
@@ -211,7 +211,7 @@ class ServerConnections:
         return connection
 
     def close_unused(self) -> bool:
-        """Close idle connections that nobody needed for long; returns whether many are left."""
+        """Close idle connections that were unused for long; returns whether many are left."""
         for connection in self._idle.take_unused():
             connection.disconnect()
         self._watched = self._idle.has_many
@@ -223,7 +223,7 @@ class ServerConnections:
 
     def renew(self) -> None:
         """See StoreConnections: this address may lead to another server by now."""
-        # Taken one by one: another thread may take them too, and what it has is not ours to close.
+        # Taken one by one: another thread may take some too, and only it may close those.
         with contextlib.suppress(IndexError):
             while True:
                 self._idle.take().disconnect()
@@ -238,7 +238,7 @@ def _read_client_id(connection: Any) -> Any:
     try:
         return connection.read_response()
     except redis.ResponseError:
-        # A user who may not ask: 0 is nobody's number.
+        # A user who may not ask: 0 is no connection's number.
         return 0
 
 

@@ -2,7 +2,7 @@
 
 The server begins as an empty store when its manifest is missing, and acknowledges writes that it
 then appends to a file of the old one. So the data directory has a note of the file that was
-appended to last, and a start compares: a store that once had data never comes back empty by itself.
+appended to last, and a start compares: a store that once had data never starts empty by itself.
 What is noticed is a file that is gone or empty, not one that was cut between two commands.
 """
 

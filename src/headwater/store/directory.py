@@ -1,4 +1,4 @@
-"""The data directory of an embedded store: whose it is, where its socket is, who has which lock."""
+"""The data directory of an embedded store: its owner, its socket and its locks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def absolute(directory: Path | str) -> Path:
 
 @contextlib.contextmanager
 def explained(directory: Path) -> Iterator[None]:
-    """Turn an operating system's refusal into our error."""
+    """Translate a refusal of the operating system into our error."""
     try:
         yield
     except OSError as error:
@@ -69,14 +69,14 @@ def prepare(directory: Path) -> None:
             directory.chmod(0o700)
         elif found.st_mode & 0o022:
             # It is used for other things, so its mode is not ours to change. Our files in it are
-            # private, but whoever may write to the directory could replace them.
+            # private, but users that may write to the directory could replace them.
             raise EmbeddedServerFailed(
                 f"{directory} holds other files and others may write to it; chmod 700 it, or {cure}"
             )
 
 
 def check_format(directory: Path) -> None:
-    """Raise FormatTooNew for a directory that a newer release has laid out in another way.
+    """Raise FormatTooNew for a directory in the format of a newer release.
 
     Without the file it is of the first format; a file that holds no number is not ours.
     """

@@ -1,8 +1,8 @@
 """The doctor: what a store really promises, by its settings and its state; it changes nothing.
 
 Each finding names what was checked, what was found, a verdict and the cure. "fail" means that
-acknowledged messages can be lost in the ordinary course of things, or that the store cannot serve;
-"warn" that they can be lost in a rare case, or that the server does not let us find out.
+acknowledged messages can be lost in normal operation, or that the store cannot be used; "warn" that
+they can be lost in a rare case, or that the server does not let us find out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DoctorReport:
 
     @property
     def summary(self) -> str:
-        """What the findings come to, in one line."""
+        """A summary of the findings, in one line."""
         if self.verdict == "ok":
             return "what this store acknowledges survives a crash of the server and a power loss"
         worst = dict.fromkeys(f.check for f in self.findings if f.verdict == self.verdict)
@@ -64,7 +64,7 @@ class DoctorReport:
 def examine(url: str | None = None) -> DoctorReport:
     """Examine a store; a store that cannot be reached is a finding, too.
 
-    Raises InvalidInput for a URL that cannot be meant.
+    Raises InvalidInput for an invalid URL.
     """
     address = resolve(url, default_directory())
     cluster = address.kind == "cluster"

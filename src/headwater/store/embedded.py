@@ -6,8 +6,8 @@ ends it when the last hold is gone, be it by `close()`, by exit or by kill -9.
 
 Promises: one server per directory; it listens on a unix socket only, for this user only; what it
 acknowledged is on disk; after a crash of anything, the next `open` or `ensure_running` puts things
-right without being asked. What the server itself refuses to load is never thrown away: that is
-an `EmbeddedServerFailed` with the server's own words.
+right without being asked. Data that the server refuses to load is never deleted: that is an
+`EmbeddedServerFailed` with the server's own message.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class EmbeddedServer:
             return
         if is_at(hold, self.directory / supervisor.USERS_LOCK):
             note_data(self.directory)
-        # If the supervisor was killed, nobody would notice that the last user leaves.
+        # If the supervisor was killed, the last user would leave unnoticed.
         with contextlib.suppress(OSError, EmbeddedServerFailed):
             if not supervisor.is_free(self.directory / supervisor.SERVER_LOCK):
                 supervise(self.directory)
@@ -125,7 +125,7 @@ class EmbeddedServer:
         hold.close()
 
     def check_hold(self) -> None:
-        """Refuse to go on when the lock that is held is not the one at the path any more."""
+        """Refuse to continue when the lock that is held is not the one at the path any more."""
         with self._changing:
             if self._hold is None:
                 raise EmbeddedServerFailed(

@@ -34,7 +34,7 @@ from headwater.store.call import Call, Wait
 from headwater.store.library import FORMAT
 from headwater.store.object_names import object_of
 
-# How long a call waits for a server that is away or not ready: a restart, a failover.
+# How long a call waits for a server that is down or not ready: a restart, a failover.
 PATIENCE_S = 30.0
 LOADS = 3
 _REFUSAL = re.compile(r"\bHW_([A-Z_]+)((?: \S+)*)")
@@ -89,7 +89,7 @@ def unsent(error: BaseException) -> Unsent:
 class Recovery:
     """One call that failed, until it succeeds or its caller gets an error.
 
-    A server that is away or not ready is waited for ``patience_s``, which is PATIENCE_S unless the
+    A server that is down or not ready is waited for ``patience_s``, which is PATIENCE_S unless the
     caller knows better; ``absent_s``, if given, limits the wait as long as no server has answered.
     """
 
@@ -112,12 +112,12 @@ class Recovery:
         self.delay_s = 0.005
 
     def next_step(self, error: BaseException) -> Step:
-        """Return how to go on: load the library; wait ``delay_s``; or wait, then reconnect.
+        """Return how to continue: load the library; wait ``delay_s``; or wait, then reconnect.
 
         Raises Refusal for a function's own answer, else an error of the StoreError tree.
         """
         if isinstance(error, HeadwaterError):
-            # It was made for the caller, as by a test that lets a call fail.
+            # It is for the caller, for example from a test that makes a call fail.
             raise error
         if _code(_cause(error)):
             self.note_answer()
@@ -256,12 +256,12 @@ def _is_disconnect(error: BaseException) -> bool:
 
 
 def _is_lasting(error: BaseException, sent: bool, where: str) -> bool:
-    """Return whether waiting does not help: nobody could connect by this URL as it is.
+    """Return whether waiting cannot help: no client could connect by this URL as it is.
 
-    Not so a host that is unknown: the name of a server that restarts may be missing meanwhile.
+    An unknown host does not count: the name of a server that restarts may be missing.
     """
     if isinstance(error, redis_errors.InvalidResponse):
-        # The first answer on a connection was none of a Redis server.
+        # The first answer on a connection was not that of a Redis server.
         return not sent
     if isinstance(error, ssl.SSLCertVerificationError):
         return True
@@ -280,8 +280,12 @@ def _raise_access(error: BaseException, where: str) -> NoReturn:
     """Turn the server's refusal of a user into one error with a cure; never shows the password."""
     text = str(error)
     if isinstance(error, redis_errors.NoPermissionError) or _DENIED.search(text):
-        cure = "grant the user ~hw:* and the commands that `headwater doctor` lists"
-        raise AccessDenied(where, text.partition(" script: ")[0], cure) from error
+        if "access" in text and "key" in text:
+            cure = "grant the user ~hw:*, and for a dirty list NAME also ~NAME and ~NAME/ick/*"
+        else:
+            cure = "grant the user that command, and those that `headwater doctor` lists"
+        why = text.removeprefix("ACL failure in script: ").partition(" script: ")[0]
+        raise AccessDenied(where, why, cure) from error
     if _code(error) == "NOAUTH":
         cure = "put it into the URL (redis://user:password@host, redis://:password@host)"
         raise AccessDenied(where, "it asks for a password", cure) from None
@@ -309,7 +313,7 @@ def _answered(error: BaseException, code: str, text: str, where: str) -> StoreEr
 
 
 def lasting_error(text: str) -> StoreError:
-    """Return an error about which somebody must do something."""
+    """Return an error that only a person can fix."""
     error = StoreError(text)
     error.lasting = True
     return error

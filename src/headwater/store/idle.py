@@ -1,8 +1,8 @@
-"""Idle connections of one server: the warmest is taken first, and what nobody needs is closed.
+"""Idle connections of one server: the most recently used is taken first, unused ones are closed.
 
-A burst may need thousands of connections at once. What was not needed for IDLE_S is closed, but for
-the few that are always kept. A pool that has only those costs nothing; for the others one thread
-looks after all pools of a process, and ends when there is nothing to close.
+A burst may need thousands of connections at once. Connections that were not needed for IDLE_S are
+closed, except the few that are always kept. A pool that has only those costs nothing; for the
+others one thread watches all pools of a process, and ends when there is nothing to close.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ class IdleConnections:
         return len(self._found) > KEPT
 
     def take_unused(self) -> list[Any]:
-        """Return the connections that nobody needed for IDLE_S, to be closed."""
+        """Return the connections that were unused for IDLE_S, to be closed."""
         unused = []
         until = time.monotonic() - IDLE_S
         try:
-            # Another thread may take one in between: then a warmer one is closed, and no harm done.
+            # Another thread may take one in between: then a warmer one is closed, which is
+            # harmless.
             while len(self._found) > KEPT and self._found[0][1] <= until:
                 unused.append(self._found.popleft()[0])
         except IndexError:
@@ -55,14 +56,14 @@ class IdleConnections:
 
 
 class ClosesUnused(Protocol):
-    """A pool that the thread looks after."""
+    """A pool that the thread watches."""
 
     def close_unused(self) -> bool:
-        """Close what nobody needed for long; returns whether to look again later."""
+        """Close connections that were unused for long; returns whether to check again later."""
 
 
 class _Watch:
-    """The thread that looks after all pools with many idle connections; it ends with the last."""
+    """The thread that watches all pools with many idle connections; it ends with the last."""
 
     def __init__(self) -> None:
         self.begin_anew()
@@ -76,7 +77,7 @@ class _Watch:
         self._running = False
 
     def add(self, pool: ClosesUnused) -> None:
-        """Look after a pool until it has few idle connections."""
+        """Watch a pool until it has few idle connections."""
         with self._lock:
             self._pools.add(pool)
             if not self._running:
@@ -94,7 +95,7 @@ class _Watch:
                 if not self._pools:
                     self._running = False
                     return
-            # A pool that is forgotten meanwhile is not to be kept by this thread.
+            # This thread must not keep a pool alive that is no longer used.
             del pools, done
 
 

@@ -1,8 +1,9 @@
-"""What happens to the calls of a store on their way: the seam by which tests make them fail.
+"""Interception of the calls of a store: the seam by which tests make them fail.
 
-A program may state, for the address of a store, who decides what becomes of each command. It is
-asked for once, when a client connects: a client of any other store has its connections as they are,
-and pays nothing. Only calls of this process are met, and none of those that share a pipe.
+A program may install, for the address of a store, an interceptor that decides what happens to each
+command. It is looked up once, when a client connects: a client of any other store uses its
+connections directly, at no cost. Only calls of this process are intercepted, and none of those that
+share a pipe.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from headwater.store.connections import ServerConnections, StoreConnections
 
 
 class Interference(NamedTuple):
-    """What becomes of one command: it waits; it is not sent; it is carried out, but not answered.
+    """What happens to one command: it waits; it is not sent; it is carried out, but not answered.
 
     An error of redis-py is one of the connection, from which the store recovers as it always does.
-    Any other goes to the caller as it is.
+    Any other error is raised to the caller unchanged.
     """
 
     delay_s: float = 0
@@ -30,10 +31,10 @@ class Interference(NamedTuple):
 
 
 class Interceptor(Protocol):
-    """Decides what becomes of commands; it is called from any thread."""
+    """Decides what happens to commands; it is called from any thread."""
 
     def meet(self, command: tuple[Any, ...]) -> Interference | None:
-        """Return what becomes of a command; None lets it pass."""
+        """Return what happens to a command; None lets it pass."""
 
 
 _interceptors: dict[str, Interceptor] = {}
@@ -41,7 +42,7 @@ _interceptors: dict[str, Interceptor] = {}
 
 @contextmanager
 def intercepted(safe: str, interceptor: Interceptor) -> Iterator[None]:
-    """Let it meet the calls of clients that connect meanwhile to the store of that safe name."""
+    """Intercept the calls of clients that connect meanwhile to the store of that safe name."""
     _interceptors[safe] = interceptor
     try:
         yield
@@ -50,12 +51,12 @@ def intercepted(safe: str, interceptor: Interceptor) -> Iterator[None]:
 
 
 def interceptor_of(safe: str) -> Interceptor | None:
-    """Return who meets the calls to the store of that safe name; None is the rule."""
+    """Return the interceptor of the store of that safe name; usually None."""
     return _interceptors.get(safe)
 
 
 class MetCommands:
-    """Several commands that go together, each with what becomes of it."""
+    """Several commands that go together, each with what happens to it."""
 
     def __init__(
         self, interceptor: Interceptor, commands: Sequence[tuple[Key, tuple[Any, ...]]]
@@ -82,7 +83,7 @@ class MetCommands:
 
 
 class InterceptedConnections:
-    """The connections of a store whose calls somebody meets."""
+    """The connections of a store whose calls are intercepted."""
 
     def __init__(self, connections: StoreConnections, interceptor: Interceptor) -> None:
         self._connections = connections
@@ -110,7 +111,7 @@ class InterceptedConnections:
         return met.replies(self._connections.send_all(met.sent) if met.sent else [])
 
     def servers(self) -> list[ServerConnections]:
-        """See StoreConnections; what is asked of a server by itself is met by nobody."""
+        """See StoreConnections; commands to a single server are not intercepted."""
         return self._connections.servers()
 
     def renew(self) -> None:

@@ -14,7 +14,7 @@ from headwater.store.scrubbing import Checks, Command, Repair, ScrubLedger, read
 _OURS = re.compile(rb"hw:(?:(\w+):)?\{([^{}]*)\}(.*)", re.DOTALL)
 PREFIX: Final = b"hw:"
 NOBODYS: Final = "find out who wrote it, and delete it unless it is needed"
-# An object that is younger may be on its way to the registry.
+# A younger object may not be in the registry yet.
 YOUNG_US: Final = 60_000_000
 
 
@@ -28,7 +28,7 @@ class OwnedKey(NamedTuple):
 
 
 def owned(key: bytes) -> OwnedKey | None:
-    """Return what a key says of itself; None when it has not the form of ours."""
+    """Return the parts of a key; None when it has not the form of ours."""
     found = _OURS.fullmatch(key)
     if found is None:
         return None

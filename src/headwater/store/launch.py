@@ -24,7 +24,7 @@ _ANSWER_S = 1.0
 # How long a live server process may show no sign of life. Loading is a sign of life.
 _PATIENCE_S = 30.0
 # A server that is killed while it starts is started again, but a server that kills itself by
-# a fault is not started for ever.
+# a fault is not started forever.
 _LAUNCHES = 5
 # What the server's log says of a file that ends in the middle of a command.
 _TRUNCATED = "Unexpected end of file"
@@ -55,7 +55,7 @@ def server_binary() -> str:
 
 
 class ServerState(enum.Enum):
-    """What a server shows of itself."""
+    """What a server reports about itself."""
 
     READY = "answers"
     LOADING = "answers that it is loading"
@@ -64,7 +64,7 @@ class ServerState(enum.Enum):
 
 
 def probe(address: str) -> ServerState:
-    """Look whether a server answers."""
+    """Check whether a server answers."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_ANSWER_S)
         try:
@@ -93,7 +93,7 @@ def server_facts(address: str) -> dict[str, str]:
 
 
 class _Patience:
-    """Waits in growing steps for a server's next sign of life, but not for ever."""
+    """Waits in growing steps for a server's next sign of life, but not forever."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -106,9 +106,9 @@ class _Patience:
     def rest(self, what: str) -> None:
         if time.monotonic() > self._deadline:
             raise EmbeddedServerFailed(
-                f"the private server of {self._directory} lives, but for {_PATIENCE_S:.0f} seconds "
-                f"it {what}; end it with `headwater store stop --now` or kill it, or, "
-                "if another machine shares the directory, use a directory of this machine"
+                f"the private server of {self._directory} is running, but for {_PATIENCE_S:.0f} "
+                f"seconds it {what}; end it with `headwater store stop --now` or kill it, or, if "
+                "another machine shares the directory, use a directory of this machine"
             )
         time.sleep(self._step)
         self._step = min(self._step * 1.5, 0.05)
@@ -156,7 +156,7 @@ def _is_gone(directory: Path) -> bool:
 
 
 def _is_supervised(directory: Path) -> bool:
-    """Return whether a supervisor looks after the server."""
+    """Return whether the server has a supervisor."""
     return not supervisor.is_free(directory / supervisor.SUPERVISOR_LOCK)
 
 

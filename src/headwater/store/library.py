@@ -2,7 +2,7 @@
 
 Files under ``lua/shared/`` come before the operations of their package, in order of their names.
 What the store's own files define, all packages see; every other package is a block by itself, and
-so is every file of operations: none can lean on another, and Lua's 200 local names are enough.
+so is every file of operations: none can depend on another, and Lua's 200 local names are enough.
 
 The contract of the functions has a version, which is part of every name: the files and the callers
 say ``hw_stream_write``, and the server knows the function as ``hw6_stream_write``, in the library
@@ -42,7 +42,7 @@ VERSION = 6
 NAME = f"headwater_{VERSION}"
 # The newest format of stored objects that this release understands.
 FORMAT = 2
-# What a server begins with, until it is known that every client understands more.
+# The format of a new server, until it is known that every client understands a newer one.
 FIRST_FORMAT = 1
 
 _REGISTERED = re.compile(r"(register_function(?:\('|\{\s*function_name = '))(hw_\w+)'")
@@ -103,7 +103,7 @@ def needs_loading(found: str | None, writes: int = FIRST_FORMAT) -> bool:
     """Return whether ours, writing a format, must be loaded into a server that has ``found``.
 
     The library of a newer release with the same contract is left there, and used; so is ours when
-    it writes a newer format, as somebody else then knows that all clients understand it.
+    it writes a newer format, because another client then knows that all clients understand it.
     """
     if found is None:
         return True

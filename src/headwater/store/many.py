@@ -1,4 +1,4 @@
-"""Calls that go to the servers together: how they are cut, and what becomes of each.
+"""Calls that go to the servers together: how they are cut, and what happens to each.
 
 Thousands of calls cost a handful of round trips. A call that fails recovers as it would alone, and
 the others keep their replies.
@@ -15,7 +15,7 @@ from headwater.store.faults import Recovery, Refusal, Step
 
 T = TypeVar("T")
 
-# What is sent before replies are read: little to hold in memory at either end. A server serves
+# How much is sent before replies are read: little to keep in memory at either end. A server serves
 # others in between, since it reads some kilobytes of commands at a time.
 CHUNK_CALLS = 2000
 CHUNK_BYTES = 1 << 20
@@ -91,7 +91,7 @@ def chunks(request: Many, recover: Callable[[Call], Recovery]) -> Iterator[CallC
 
 
 def together(operations: Iterable[Operation[T]]) -> Operation[list[T]]:
-    """Run operations side by side, and return their results in order.
+    """Run operations concurrently, and return their results in order.
 
     What they ask for at the same time goes together, as far as it may be repeated; so operations of
     one call each cost a handful of round trips, whatever their number. The first error that one
@@ -120,7 +120,7 @@ def together(operations: Iterable[Operation[T]]) -> Operation[list[T]]:
 
 
 def _ask(requests: Sequence[Request]) -> Generator[Request, Any, list[Any]]:
-    """Send what can go together, and the rest one by one; an error stands in place of a reply."""
+    """Send what can go together, and the rest one by one; an error takes the place of a reply."""
     gathered = {
         place: request
         for place, request in enumerate(requests)

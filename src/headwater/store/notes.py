@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from headwater.store.call import Argument, Call, Operation
 
-# Where archives lie: the name of the archiver as a reader -> the place, without its secrets.
+# Where archives are: the name of the archiver as a reader -> the place, without its secrets.
 ARCHIVES: Final = "hw:{archives}"
 
 
@@ -35,7 +35,7 @@ def keep_notes(
 
 
 def all_notes(record: str) -> Operation[dict[str, StoredNote]]:
-    """Return the notes of a record; one that somebody else wrote is left out."""
+    """Return the notes of a record; one in another form is left out."""
     reply = yield Call("hw_note_list", record, read_only=True)
     found = {}
     for field, text in zip(reply[::2], reply[1::2], strict=True):

@@ -25,6 +25,6 @@ def object_of(key: Key) -> tuple[str, str]:
     if length is not None:
         return "group", f"{name}/{rest.encode()[: int(length)].decode()}"
     if letter == "cs":
-        # A shard of a channel: its number is no name.
+        # A shard of a channel: its number is not a name.
         name = name.rsplit("/", 2)[0]
     return _TYPES.get(letter, "store"), name

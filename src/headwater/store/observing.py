@@ -14,12 +14,12 @@ from headwater.store.object_names import object_of
 
 _log = logging.getLogger("headwater.instrument")
 
-# What is reported; to ask for the time is no operation.
+# What is reported; asking for the time is not an operation.
 Observed: TypeAlias = "Call | Wait | Look | Many"
 
 
 class RequestObservation(Observation):
-    """A request under way."""
+    """A request in progress."""
 
     __slots__ = ("_request", "retried")
 
@@ -47,7 +47,7 @@ class RequestObservation(Observation):
         self.end("retried" if self.retried else "ok")
 
     def fail(self, error: BaseException) -> None:
-        """Report that the request was not done, or perhaps not."""
+        """Report that the request was not done, or that its outcome is unknown."""
         if isinstance(error, Refusal):
             self.end("refused", error)
         else:

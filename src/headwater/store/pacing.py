@@ -1,4 +1,4 @@
-"""Work at a rate: so much in each step, and a pause behind it."""
+"""Work at a rate: a bounded amount in each step, and a pause after it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _STEPS_PER_S: Final = 5
 
 
 class Pace(NamedTuple):
-    """How many a second at most; None is as fast as can be."""
+    """How many per second at most; None is no limit."""
 
     per_s: int | None = None
 
     def check(self) -> Pace:
-        """Return itself; raises InvalidInput for a rate that is none."""
+        """Return itself; raises InvalidInput for an invalid rate."""
         if self.per_s is not None:
             check_int(self.per_s, "rate_per_s", 1, MAX_RATE)
         return self
@@ -27,7 +27,7 @@ class Pace(NamedTuple):
         return most if self.per_s is None else min(-(-self.per_s // _STEPS_PER_S), most)
 
     def rest_s(self, done: int) -> float:
-        """Return how many seconds to wait when so many were done."""
+        """Return how many seconds to wait after a number was done."""
         return 0.0 if self.per_s is None else done / self.per_s
 
     def rest(self, done: int) -> Operation[None]:

@@ -1,7 +1,7 @@
 """When a store was last scrubbed, and how the last ``headwater verify`` ended that was noted in it.
 
-A scrub reads this very store. A verify kills processes and a server with kill -9, so it works on a
-private store of its own; what it proves holds for this release on that machine, not for the data
+A scrub reads this store itself. A verify kills processes and a server with kill -9, so it works on
+a private store of its own; what it proves holds for this release on that machine, not for the data
 here. Its note says so.
 """
 

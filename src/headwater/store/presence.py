@@ -1,7 +1,7 @@
 """Which processes use a store, as they report themselves: servers, applications and their parts.
 
-A process reports every few seconds while it runs, over a connection that it has anyway, and takes
-its report back when it ends. One that is killed is shown as silent, and forgotten after a while.
+A process reports every few seconds while it runs, over a connection that it has anyway, and removes
+its report when it ends. One that is killed is shown as silent, and forgotten after a while.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from headwater.release import __version__
 from headwater.store.call import Call, Operation
 
 KEY: Final = "hw:{processes}"
-# So often a process reports; an application first after so long: a short one writes nothing.
+# How often a process reports, and how long after its start an application first does: a short one
+# writes nothing.
 BEAT_S: Final = 5.0
 FIRST_S: Final = 1.0
 # After three beats without a report a process is silent, and after ten minutes it is forgotten.
@@ -50,7 +51,7 @@ class ReportedPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProcessNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a process reports of itself."""
+    """What a process reports about itself."""
 
     kind: ProcessKind
     name: str
@@ -118,7 +119,7 @@ class Presence:
         yield Call("hw_process_note", KEY, (self._id, facts, FORGOTTEN_MS), repeatable=True)
 
     def leave(self) -> Operation[None]:
-        """Take the report back, if there was one."""
+        """Remove the report, if there was one."""
         if self._reported:
             self._reported = False
             yield Call("hw_process_note", KEY, (self._id, "", FORGOTTEN_MS), repeatable=True)

@@ -14,11 +14,11 @@ from headwater.store.call import Call, Operation
 from headwater.store.library import FORMAT, VERSION
 
 KEY = "hw:{store}"
-# A client that is in use notes itself so often.
+# How often a client in use registers itself.
 NOTE_S = 60.0
-# An older client counts for so long after it was seen: until then no newer format is written.
+# How long an older client counts after it was last seen: until then no newer format is written.
 COUNTS_MS = 14 * 24 * 3600 * 1000
-# The same for whoever raises the format by hand, with an eye on the clients.
+# The same when an operator raises the format by hand, and watches the clients.
 COUNTS_BY_HAND_MS = 10 * 60 * 1000
 
 NOTE = Call("hw_store_note", KEY, (__version__, VERSION, FORMAT, COUNTS_MS), repeatable=True)
@@ -50,10 +50,10 @@ def read_record() -> Operation[StoreRecord]:
 
 
 def raise_format(counts_ms: int) -> Operation[list[str]]:
-    """Put the newest format that this release understands to use.
+    """Use the newest format that this release understands.
 
     Returns the releases that are in the way: clients of theirs do not understand it and were seen
-    within ``counts_ms``. Nothing has changed then. 0 asks nobody.
+    within ``counts_ms``. Nothing has changed then. 0 ignores clients.
     """
     found = yield Call("hw_store_raise", KEY, (FORMAT, counts_ms), repeatable=True)
     return [kind.decode().split(":")[0] for kind in found]

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 # A report that the store has not taken by then is left out.
 _PATIENCE_S: Final = 1.0
-# Whoever stops waits for its last report at most so long.
+# How long a process that stops waits for its last report.
 _LAST_S: Final = 2.0
 _reported: ContextVar[bool] = ContextVar("reported", default=False)
 
 
 @contextlib.contextmanager
 def reported_together() -> Iterator[None]:
-    """Let nothing in the block report itself: somebody reports all of it."""
+    """Let nothing in the block report itself: one report covers all of it."""
     token = _reported.set(True)
     try:
         yield

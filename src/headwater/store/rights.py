@@ -1,7 +1,7 @@
 """Which rights a user of the store needs, and which of them it lacks.
 
 Commands that a function runs are checked against the user who called it, so they count, too. They
-are read from the library itself, so that the list is true whatever the functions come to do.
+are read from the library itself, so that the list stays true when the functions change.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from headwater.errors import InvalidInput
 from headwater.store.scrubbing import Defect, Kind, ScrubLedger
 
-# Nobody who asks for the end waits longer than this.
+# A request to stop is noticed within this time.
 PAUSE_S: Final = 0.1
-# How often progress is told while one object is read.
+# How often progress is reported while one object is read.
 TELL_S: Final = 0.2
 
 

@@ -1,15 +1,15 @@
-"""Scrubbing: reading all that lies in a store, and reporting what is damaged or contradicts itself.
+"""Scrubbing: reading everything in a store, and reporting what is damaged or inconsistent.
 
 Each data type knows what must be true of its objects. Its checks are generators of operations, so
-that whoever runs them can pause between two of them, and stop after any. They work on a store that
-is in use, and raise no false alarm:
+that the caller can pause between two of them, and stop after any. They work on a store that is in
+use, and raise no false alarm:
 
 - what is compared is read by one call, as one step (``read``), and each call is short;
 - a sum over more than one call can show counts that never stood together. It is reported only
   when it was read twice, and nothing of it had changed in between (``settled``).
 
 A defect that can be repaired carries its repair: what is changed, on which condition. ``apply``
-makes it in one step, or not at all when somebody has changed the object since it was read.
+makes it in one step, or not at all when the object was changed since it was read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RIGHTS: Final = (
 SCRUBBED: Final = "hw:{scrub}"
 EVICT: Final = "restore it from an archive or a backup, or evict it"
 REPAIR: Final = "headwater repair"
-# What Python raises when it takes damaged values, or an error in their place, for data.
+# What Python raises for damaged values, or for an error in their place.
 _NONSENSE: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -114,7 +114,7 @@ class ScrubLedger:
         self._note(Defect(self.kind, self.name, place, str(expected), str(found), cure, repair))
 
     def _note(self, defect: Defect) -> None:
-        """Note a defect; what two keys of one object say of it is said once."""
+        """Note a defect; the same one, found by two keys of an object, is noted once."""
         if defect in self._noted:
             return
         if len(self.defects) >= MOST_DEFECTS:
@@ -158,7 +158,7 @@ def read(
 ) -> Operation[list[Any]]:
     """Run commands that only read the keys of one object, as one step; returns their replies.
 
-    In place of a reply stands the error, where a key has another type or a value another form.
+    An error takes the place of a reply where a key has another type or a value another form.
     ``also`` is as in a Call.
     """
     words: list[Argument] = []
@@ -170,7 +170,7 @@ def read(
 
 
 def apply(repair: Repair) -> Operation[bool]:
-    """Make a repair; returns False, with nothing changed, when the object is another by now."""
+    """Make a repair; returns False, with nothing changed, when the object has changed since."""
     if repair.call is not None:
         yield repair.call
         return True
@@ -184,7 +184,7 @@ def apply(repair: Repair) -> Operation[bool]:
 
 
 def guarded(checks: Checks[None], ledger: ScrubLedger) -> Checks[None]:
-    """Run checks; values that they cannot make sense of are a defect, and do not end the scrub."""
+    """Run checks; values that they cannot interpret are a defect, and do not end the scrub."""
     try:
         yield from checks
     except _NONSENSE as error:
@@ -218,7 +218,7 @@ def side_by_side(checks: Sequence[Checks[None]]) -> Checks[None]:
 
 
 def spelled(reply: Any) -> bytes:
-    """Spell a reply as the server does when it compares it."""
+    """Format a reply as the server does when it compares it."""
     if reply is None:
         return b"-"
     if isinstance(reply, int):
@@ -231,7 +231,7 @@ def spelled(reply: Any) -> bytes:
 
 
 def size_of(reply: Any) -> int:
-    """Return how many bytes of text lie in a reply."""
+    """Return how many bytes of text are in a reply."""
     if isinstance(reply, bytes):
         return len(reply)
     return sum(map(size_of, reply)) if isinstance(reply, list) else 0
@@ -257,11 +257,11 @@ class Sweep(NamedTuple):
 
 
 def settled(ledger: ScrubLedger, sweep: Callable[[], Checks[Sweep | None]]) -> Checks[Sweep | None]:
-    """Return a reading whose sums differ from the counters and which is no trick of the moment.
+    """Return a reading whose sums differ from the counters, unless a concurrent change explains it.
 
     Returns None when all agrees. Pages that were read one after the other may not have stood
     together; so a difference counts when a second reading finds the same, in the same pages. An
-    object that never holds still for so long is noted as unsettled.
+    object that changes all the time is noted as unsettled.
     """
     before: Sweep | None = None
     for _ in range(LOOKS):

@@ -1,7 +1,7 @@
 """Sentinels are asked which server is the primary, each time before a connection to it is opened.
 
 A connection that broke may have ended with a failover, so its successor asks again: an old primary
-that comes back does not get writes that nobody will keep. A server that says it is a replica is not
+that comes back does not get writes that would be lost. A server that says it is a replica is not
 used, where its user may ask for that (ROLE). Open connections need no sentinel.
 """
 
@@ -32,7 +32,7 @@ class Sentinels:
         self._nodes = deque(address.nodes)
 
     def find(self) -> Generator[tuple[Node, tuple[str, ...]], Any, Node]:
-        """Return the address of the primary: yields whom to ask for what, and is sent the reply.
+        """Return the address of the primary: yields a sentinel and a command, is sent the reply.
 
         Raises AccessDenied or StoreError when every sentinel answered, and none of them knows;
         ConnectionError when one of them may still.
@@ -91,7 +91,7 @@ class Sentinels:
 
 def _check_role(reply: Any) -> None:
     if reply[0] != b"master":
-        raise RedisConnectionError("the sentinels name a server that is no primary yet")
+        raise RedisConnectionError("the sentinels name a server that is not a primary yet")
 
 
 class _Following:

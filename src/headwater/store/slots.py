@@ -1,7 +1,7 @@
 """Which server of a cluster has a key: learned from the cluster, corrected by its redirections.
 
 Every call of ours names one key, so the owner is known without asking, and a call costs one round
-trip. The map only remembers; whoever does the I/O feeds it replies and redirections.
+trip. The map only remembers; the code that does the I/O feeds it replies and redirections.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SlotMap:
     def candidates(self) -> list[Node]:
         """Return the servers to learn from, replicas too, another one first each time.
 
-        So a server that is away, or cut off from the others, is not asked first again.
+        So a server that is down, or cut off from the others, is not asked first again.
         """
         self._candidates.rotate(-1)
         return list(self._candidates)
@@ -86,7 +86,7 @@ class Scattered:
     """Commands for several servers, sent in rounds: what was redirected goes into the next one.
 
     ``left`` are the places of those to be sent. ``asked`` are few, and are to be sent one by one:
-    their slots are on the way to another server, key by key.
+    their slots are being migrated, key by key.
     """
 
     def __init__(self, slots: SlotMap, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> None:

@@ -42,19 +42,19 @@ Steps: TypeAlias = Generator[Callable[[], Any], Any, T]
 
 GREETING = Call("hw_version", "", read_only=True)
 
-# Whoever is cancelled waits so long at most until its leave has arrived.
+# How long a cancelled call waits until the server has taken it out of the line.
 LEAVE_TIMEOUT_S = 1.0
 
 
 def random_token() -> str:
-    """Return a text of 8 characters that nobody can guess."""
+    """Return an unguessable text of 8 characters."""
     return secrets.token_hex(4)
 
 
 class StoreSteps:
     """The part of a store that is the same in both; a store adds how its steps are made.
 
-    ``sleep`` waits for so many seconds, ``apart`` makes a call that may take long.
+    ``sleep`` waits for this many seconds, ``apart`` makes a call that may take long.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class StoreSteps:
         self._encode = encoder(address.kind)
         self._sleep, self._apart = sleep, apart
         self._check_rights = check_rights
-        # What those who wait for something leave behind when the client is closed under them.
+        # What waiting requests must undo when the client is closed meanwhile.
         self._leaves: dict[int, Call] = {}
         # The format that our library writes, and when this client has to note itself again. Who
         # need not have rights on our keys uses timelines only, which have no format of ours.
@@ -90,7 +90,7 @@ class StoreSteps:
     def _first_contact(self, wait_s: float | None) -> Steps[str]:
         """Check every server of the store and load our functions; returns the server's version.
 
-        Waits as a call does for a store that is away or not ready, but only ``wait_s`` as long as
+        Waits as a call does for a store that is down or not ready, but only ``wait_s`` as long as
         no server of it has answered.
         """
         # An embedded server was just started, or attached to: it is there.
@@ -168,7 +168,7 @@ class StoreSteps:
         in_use = yield partial(self.connections.send, KEY, self._encode(NOTE), fresh=True)
         if in_use > self._writes:
             self._writes = in_use
-            # Who may not load functions goes on with those that are there.
+            # A user who may not load functions continues with those that are there.
             with contextlib.suppress(redis.exceptions.NoPermissionError):
                 yield from self._load_library()
 
@@ -211,7 +211,7 @@ class StoreSteps:
         fault: Exception,
         patience_s: float | None,
     ) -> Steps[Any]:
-        """Send a call again that failed, until it succeeds or the caller must know."""
+        """Repeat a failed call, until it succeeds or the caller must get the error."""
         recovery = self._recovery(request, patience_s)
         wait_s = request.timeout_ms / 1000 if isinstance(request, Wait) else None
         again = partial(self.connections.send, request.key, command, fresh=True, wait_s=wait_s)
@@ -276,7 +276,7 @@ class StoreSteps:
     def _scan(
         self, request: ScanKeys, patience_s: float | None
     ) -> Steps[tuple[int, bytes, list[bytes]]]:
-        """Ask one server for some of its keys; asks again when it was away."""
+        """Ask one server for some of its keys; asks again when it was down."""
 
         def ask() -> Steps[tuple[int, bytes, list[bytes]]]:
             servers = yield self.connections.servers
@@ -299,7 +299,7 @@ class StoreSteps:
 
 
 def leave_of(request: Request) -> Call | None:
-    """Return what is to be sent when nobody takes the reply of a request."""
+    """Return what is to be sent when the reply of a request is not taken."""
     return request.leave if isinstance(request, (Call, Wait)) else None
 
 

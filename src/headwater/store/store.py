@@ -60,9 +60,9 @@ class Store(StoreSteps):
     ) -> None:
         """Connect, check the server and make sure that it has our functions.
 
-        It waits as long as a call for a store that is away or not ready; ``wait_s`` limits that as
-        long as no server of the store answers. ``clock`` and ``token`` are what operations and
-        names are given for time and for chance.
+        It waits as long as a call for a store that is down or not ready; ``wait_s`` limits that as
+        long as no server of the store answers. ``clock`` and ``token`` are the sources of time and
+        of randomness for operations.
 
         Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld, FormatTooNew,
         EmbeddedServerFailed.
@@ -93,8 +93,8 @@ class Store(StoreSteps):
     def run(self, operation: Operation[T], patience_s: float | None = None) -> T:
         """Run an operation and return its result.
 
-        ``patience_s`` is how long each of its calls waits for a server that is away; who has more
-        to do meanwhile, or must be able to stop, waits less than the default.
+        ``patience_s`` is how long each of its calls waits for a server that is down; a caller that
+        has other work, or must be able to stop, waits less than the default.
         """
         try:
             request = operation.send(None)
@@ -105,7 +105,7 @@ class Store(StoreSteps):
                 try:
                     reply = self.ask(request, patience_s)
                 except (faults.Refusal, HeadwaterError) as error:
-                    # An operation may know better than to fail: its main part may be done.
+                    # The operation decides whether to fail: its main part may be done.
                     request = operation.throw(error)
                 else:
                     request = operation.send(reply)

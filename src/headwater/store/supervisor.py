@@ -52,7 +52,6 @@ WATCH_S = 0.25
 
 # Exit status: another supervisor or server came first. Nothing is wrong; look again.
 BUSY = 75
-
 # How a line of the log begins that says that the server itself gave up. It is the last line then:
 # a server that was killed, or is asked to end, leaves none, and a new start adds others.
 REFUSED = "headwater: no server: "
@@ -80,7 +79,7 @@ SERVER_OPTIONS = {
     # A tail is cut only when it is provably incomplete: see append_only_file.py.
     "aof-load-truncated": "no",
     # Rewrite when the file has doubled: the disk holds at most about twice the data, and a start
-    # reads no more than that. Below 64 MB a start is quick enough to leave the file alone.
+    # reads no more than that. Below 64 MB a start is fast enough to leave the file alone.
     "auto-aof-rewrite-percentage": "100",
     "auto-aof-rewrite-min-size": "64mb",
     "maxmemory-policy": "noeviction",
@@ -91,11 +90,12 @@ def main(mode: str, directory: str, *server: str) -> int:
     """Take the locks, then leave the supervising to a forked child; return when it is under way."""
     os.chdir(directory)
     os.umask(0o077)
-    # Every file is opened before the first wait: by the end of it the directory may have been
-    # deleted, and its server must be ended all the same.
+    # Every file is opened, and a running server found, before the first wait: by the end of it the
+    # directory may have been deleted, and its server must be ended all the same.
     own, servers_own, life, users, start = map(
         lock_file, (SUPERVISOR_LOCK, SERVER_LOCK, SERVER_LOCK, USERS_LOCK, START_LOCK)
     )
+    running = _server_pid() if mode == "adopt" else None
     if not _take(own):
         return BUSY
     if mode == "spawn":
@@ -115,7 +115,7 @@ def main(mode: str, directory: str, *server: str) -> int:
             return 1
     servers_own.close()  # from here on the server alone keeps its lock
     threading.Thread(target=_leave_with_server, args=(life, child), daemon=True).start()
-    watch = _Watch(directory, {USERS_LOCK: users, SERVER_LOCK: life}, child)
+    watch = _Watch(directory, {USERS_LOCK: users, SERVER_LOCK: life}, child or running)
     threading.Thread(target=watch.run, daemon=True).start()
 
     while True:
@@ -136,11 +136,11 @@ def main(mode: str, directory: str, *server: str) -> int:
 class _Watch:
     """Kills the server when its directory, its locks or its data are not where they were."""
 
-    def __init__(self, directory: str, locks: dict[str, io.FileIO], child: int | None) -> None:
+    def __init__(self, directory: str, locks: dict[str, io.FileIO], server: int | None) -> None:
         self._directory = directory
         self._locks = locks
         # The server leads a process group, to which a process that rewrites its file belongs too.
-        self._group = child
+        self._group = server
         self._newest: tuple[str, os.stat_result] | None = None
         self._changes, woken = os.pipe()
         os.set_blocking(self._changes, False)
@@ -247,7 +247,7 @@ def _server_pid() -> int | None:
 
 
 def lock_file(path: str | Path) -> io.FileIO:
-    """Open a file to lock; whoever closes or drops it gives the lock back."""
+    """Open a file to lock; closing or dropping it releases the lock."""
     return io.FileIO(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
@@ -293,12 +293,12 @@ def _clear_remains() -> None:
 
 
 def _log(line: str) -> None:
-    """Write to the log, which is standard error; a file made anew would disturb who removes it."""
+    """Write to the log, which is standard error; a file made again would disturb who removes it."""
     os.write(2, f"{line}\n".encode())
 
 
 def _detach() -> None:
-    """Let go of the caller's pipes and terminal; what goes wrong from here on is in the log."""
+    """Detach from the caller's pipes and terminal; errors from here on are in the log."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     nothing = os.open(os.devnull, os.O_RDONLY)

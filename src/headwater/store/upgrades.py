@@ -1,7 +1,7 @@
 """An upgrade by hand: which clients and libraries a store has, and what may change.
 
-Nothing here is needed for an upgrade: a newer format is put to use by itself when older clients
-were not seen for some days. Whoever knows that they are gone need not wait for that.
+Nothing here is needed for an upgrade: a newer format comes into use by itself when older clients
+were not seen for some days. An operator who knows that they are gone need not wait for that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIBRARY = re.compile(rb"headwater_(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class StoreUpgrade:
-    """How a store stands: what is in use, who was seen, which versions of the library it has."""
+    """The state of a store: the format in use, the clients seen, the versions of its library."""
 
     where: str
     record: StoreRecord
@@ -37,7 +37,7 @@ class StoreUpgrade:
 
     @property
     def raises_format(self) -> bool:
-        """Whether a newer format could be put to use."""
+        """Whether a newer format could be used."""
         return self.record.format < FORMAT
 
     @property
@@ -59,7 +59,7 @@ def examine_upgrade(store: Store) -> StoreUpgrade:
 
 
 def upgrade(store: Store, *, force: bool = False) -> None:
-    """Put our format to use, and remove libraries that no client was seen to use.
+    """Use our format, and remove libraries that no client was seen to use.
 
     Raises StoreError, before anything is changed, when clients were seen in the last minutes that
     do not understand the format, unless forced: they get FormatTooNew then.

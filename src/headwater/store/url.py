@@ -59,7 +59,7 @@ class Address(NamedTuple):
 def resolve(url: str | None, default_directory: Path) -> Address:
     """Parse ``url``, else ``$HEADWATER_URL``, else take the embedded store's directory.
 
-    Raises InvalidInput for a URL that cannot be meant.
+    Raises InvalidInput for an invalid URL.
     """
     source = "this" if url is not None else f"what ${URL_VARIABLE} or a profile says"
     url = url if url is not None else os.environ.get(URL_VARIABLE) or "embedded:"
@@ -96,14 +96,14 @@ def _split(url: str) -> _Parts:
     them drop signs that cannot be printed.
     """
     if not url.isprintable():
-        raise InvalidInput("the store URL has a sign that cannot be printed; take it out")
+        raise InvalidInput("the store URL has a character that cannot be printed; remove it")
     scheme, _, rest = url.partition("://")
     whole, _, query = rest.partition("?")
     authority, slash, path = whole.partition("/")
     if "#" in rest or "@" in path + query:
         raise InvalidInput(
-            "the store URL has one of the signs / ? # in its user name or password, or a # at its "
-            "end; write them as %2F %3F %23"
+            "the store URL has one of the characters / ? # in its user name or password, or a # "
+            "at its end; write them as %2F %3F %23"
         )
     return _Parts(scheme, authority, slash + path, query)
 

@@ -1,10 +1,10 @@
 --[[
-  hw_history_write: note points of the history that the console shows, by whoever holds the pen.
-  A point has its place in a ring by its time, so that writing it again changes nothing.
+  hw_history_write: write points of the history that the console shows, under a lease.
+  The place of a point in its ring follows from its time, so writing it again changes nothing.
   KEYS   1 the history
-  ARGV   1 who writes   2 ms for which nobody else may, from now on; 0 to put the pen down
+  ARGV   1 who writes   2 ms for which no other process may write, from now on; 0 to end the lease
          3.. for each point: its ring, the place of its first byte there, the point
-  Reply  1, or 0 when somebody else holds the pen; nothing was written then
+  Reply  1, or 0 when another process has the lease; nothing was written then
 ]]
 redis.register_function('hw_history_write', function(keys, args)
   local H, writer, hold_ms, now = keys[1], args[1], tonumber(args[2]), server_ms()
@@ -16,11 +16,11 @@ redis.register_function('hw_history_write', function(keys, args)
 end)
 
 --[[
-  hw_history_keep: which series are kept from now on, and which are not. The rings of a series have
-  all their space from the beginning: a string that grows would take twice as much.
+  hw_history_keep: add series to the history, and remove others. The space of a ring is allocated when its
+  series is added: a string that grows would take twice as much.
   KEYS   1 the history
   ARGV   1 how many are added   2.. these, each followed by the ms when it was last busy
-         then series that are forgotten, with their rings
+         then series that are removed, with their rings
   Reply  1
 ]]
 -- Seconds between the points of a ring, and its bytes.
@@ -48,9 +48,9 @@ redis.register_function{
 }
 
 --[[
-  hw_history_series: what is kept, who keeps it, and how much space that takes.
+  hw_history_series: list the series of the history, its writer, and the space that it takes.
   KEYS   1 the history
-  Reply  { server's ms, who holds the pen or '', until when (ms) or 0, bytes of all rings in memory,
+  Reply  { server's ms, who has the lease or '', until when (ms) or 0, bytes of all rings in memory,
          series, ms when it was last busy, ... }
 ]]
 redis.register_function{
@@ -72,7 +72,7 @@ redis.register_function{
 }
 
 --[[
-  hw_history_read: rings of the history.
+  hw_history_read: read rings of the history.
   KEYS   1 the history
   ARGV   1.. rings
   Reply  { server's ms, the bytes of each, '' where there is none }

@@ -1,11 +1,11 @@
 --[[
-  hw_store_looks: where several streams with their groups, and several queues stand, in one call; not
-  for a cluster, where they lie apart.
+  hw_store_looks: get the state of several streams with their groups, and of several queues, in one call;
+  not for a cluster, where they are in different slots.
   KEYS   1.. the streams, then the queues
   ARGV   1 how many of them are streams   2 groups at most, of all of them together
   Reply  { server's ms,
-           { for each stream { what hw_stream_info replies, group, what hw_group_info replies of it, ... } },
-           { for each queue what hw_queue_stats replies } };
+           { for each stream { the reply of hw_stream_info, group, the reply of hw_group_info for it, ... } },
+           { for each queue the reply of hw_queue_stats } };
          groups beyond the limit are left out, and their names are in the facts of their stream
 ]]
 redis.register_function{

@@ -1,10 +1,10 @@
 --[[
-  hw_note_keep: keep small notes beside the data: when an alarm began, how the last check ended.
-  A note that is there already stays as it is unless it is to be replaced, so that of several
-  processes that notice the same thing the first is right.
+  hw_note_keep: store small notes beside the data: when an alarm began, how the last check ended.
+  A note that exists stays as it is unless it is to be replaced, so that of several processes that notice
+  the same thing the first one counts.
   KEYS   1 the record
-  ARGV   1 notes at most; new ones beyond that are left out   2 1 to replace, 0 to leave what is there
-         3 how many are kept, then field, note of each, then the fields that are forgotten
+  ARGV   1 notes at most; new ones beyond that are left out   2 1 to replace, 0 to keep existing ones
+         3 how many are stored, then field, note of each, then the fields that are deleted
   Reply  1
 ]]
 redis.register_function{
@@ -24,7 +24,7 @@ redis.register_function{
 }
 
 --[[
-  hw_note_list: what is noted.
+  hw_note_list: list all notes.
   KEYS   1 the record
   Reply  { field, "<server's ms when it was noted> <note>", ... }
 ]]

@@ -1,7 +1,7 @@
 --[[
-  hw_process_note: a process that uses the store is here, and does this; or it goes.
+  hw_process_note: register a process that uses the store, with facts about it, or remove it.
   KEYS   1 the record of processes
-  ARGV   1 the process   2 the facts, in JSON; '' when it goes   3 ms of silence after which others are forgotten
+  ARGV   1 the process   2 the facts, in JSON; '' to remove it   3 ms of silence after which others are forgotten
   Reply  1
 ]]
 redis.register_function{
@@ -24,7 +24,7 @@ redis.register_function{
 }
 
 --[[
-  hw_process_list: which processes were seen.
+  hw_process_list: list the processes that were seen.
   KEYS   1 the record of processes
   Reply  { server's ms, process, ms when it was seen, its facts, ... }
 ]]

@@ -1,5 +1,5 @@
 --[[
-  hw_query_note: a streaming query of Spark is here.
+  hw_query_note: register a streaming query of Spark.
   KEYS   1 the record of queries
   ARGV   1 the field: which query, and which part of its facts   2 the facts, in JSON
   Reply  1
@@ -11,7 +11,7 @@ redis.register_function('hw_query_note', function(keys, args)
 end)
 
 --[[
-  hw_query_list: what is noted of all queries.
+  hw_query_list: list the facts of all queries.
   KEYS   1 the record of queries
   Reply  { the server's time in ms, field, "<ms when it was noted> <facts>", ... }
 ]]
@@ -26,7 +26,7 @@ redis.register_function{
 }
 
 --[[
-  hw_query_forget: note nothing any more of a query.
+  hw_query_forget: delete facts of queries.
   KEYS   1 the record of queries
   ARGV   1.. fields
   Reply  how many there were

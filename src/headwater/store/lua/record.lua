@@ -1,11 +1,11 @@
 --[[
-  hw_store_note: a client is here. Raises the format in use when every client that was seen lately
-  understands a newer one; a store without a record begins with what its first client understands.
+  hw_store_note: register a client. Raises the format in use when every recently seen client understands a
+  newer one; a store without a record begins with the format of its first client.
   KEYS   1 the record
   ARGV   1 release of the client   2 version of its contract   3 newest format that it understands
          4 ms for which a client counts after it was seen
   Reply  the format in use
-         error HW_FORMAT <format> when it is newer than the client; the client is not noted then
+         error HW_FORMAT <format> when it is newer than the client; the client is not registered then
 ]]
 redis.register_function{
   function_name = 'hw_store_note',
@@ -31,11 +31,11 @@ redis.register_function{
 }
 
 --[[
-  hw_store_raise: put a newer format to use, unless clients that do not understand it were seen lately.
+  hw_store_raise: use a newer format, unless clients that do not understand it were seen recently.
   A format that is in use already, or an older one, changes nothing.
   KEYS   1 the record
-  ARGV   1 the format   2 ms for which a client counts after it was seen; 0 to ask nobody
-  Reply  the kinds of client that are in the way, as "release:version:format"; none when it was done
+  ARGV   1 the format   2 ms for which a client counts after it was seen; 0 to ignore clients
+  Reply  the kinds of client that prevent it, as "release:version:format"; none when it was done
 ]]
 redis.register_function{
   function_name = 'hw_store_raise',
@@ -55,7 +55,7 @@ redis.register_function{
 }
 
 --[[
-  hw_store_record: the record of a store.
+  hw_store_record: get the record of a store.
   KEYS   1 the record
   Reply  { the server's time in ms, the format in use or 0, kind of client, ms when it was seen last,
          kind, ms, ... }, a kind as "release:version:format"

@@ -1,7 +1,7 @@
 --[[
-  hw_registry_add, hw_registry_remove: remember which objects of a kind exist.
-  The registry lives in a slot of its own, so this call is apart from the write that creates an
-  object; every client makes it again with its first write, and a lost call heals itself.
+  hw_registry_add, hw_registry_remove: add or remove names of objects of a kind.
+  The registry is in a slot of its own, so this call is separate from the write that creates an object. Every
+  client repeats it with its first write, which corrects a lost call.
   KEYS   1 the registry's set
   ARGV   1.. names
   Reply  how many were new (add) or known (remove)
@@ -23,7 +23,7 @@ redis.register_function{
 }
 
 --[[
-  hw_registry_list: every name in the registry.
+  hw_registry_list: list every name in the registry.
   KEYS   1 the registry's set
   Reply  names, in no order
 ]]

@@ -1,12 +1,12 @@
 --[[
-  Checking and repairing what lies in a store. What is right is known by the clients, room by room; here
-  is only what they cannot do: look at several keys of an object at one moment, and change it on the
-  condition that it still is as it was seen.
+  Checking and repairing a store. Clients know, for each data type, what is right. The functions here do only
+  what clients cannot do: read several keys of an object at one moment, and change it on the condition that it
+  is still as it was seen.
 
   Both run commands that their caller names, with the caller's own rights. A command is the number of its
   words, then its words.
 ]]
--- Reads the command that begins at a place; returns its words, and the place behind it.
+-- Parses the command that begins at a place; returns its words, and the place after it.
 local function command_at(args, place)
   local words, count = {}, tonumber(args[place])
   for i = 1, count do words[i] = args[place + i] end
@@ -17,7 +17,7 @@ local function denied(words)
   return redis.error_reply('HW_DENIED ' .. words[1])
 end
 
--- Spells a reply, so that two of them can be compared.
+-- Formats a reply, so that two of them can be compared.
 local function spelled(reply)
   if type(reply) == 'number' then return ':' .. digits(reply) end
   if type(reply) == 'string' then return '$' .. #reply .. ':' .. reply end
@@ -44,7 +44,7 @@ redis.register_function{
       local words
       words, place = command_at(args, place)
       local reply = redis.pcall(unpack(words))
-      -- A key of another type, or an id that is none, is a finding; that the caller may not look is an error.
+      -- A key of another type, or an invalid id, is a finding; a missing right is an error.
       if type(reply) == 'table' and reply.err and not redis.acl_check_cmd(unpack(words)) then
         return denied(words)
       end
@@ -56,8 +56,8 @@ redis.register_function{
 }
 
 --[[
-  hw_scrub_repair: change one object, provided that it still is as it was seen.
-  All conditions are looked at, and the rights to make all changes, before the first change is made.
+  hw_scrub_repair: change one object, on the condition that it is still as it was seen.
+  All conditions, and the rights to make all changes, are checked before the first change is made.
   KEYS   1 the object
   ARGV   1 number of conditions
          2.. conditions: a command and its reply as text; then changes: commands

@@ -1,5 +1,5 @@
 --[[
-  hw_version: the version of this library.
+  hw_version: get the version of this library.
   KEYS   none
   Reply  "<version of the contract>:<release that it comes from>:<digest of the source>:<format that it writes>"
 ]]
@@ -10,11 +10,11 @@ redis.register_function{
 }
 
 --[[
-  hw_rights: which commands the caller may not run on a key.
-  A function that is denied a command half-way leaves half a change behind, so clients ask before
-  they call any other function.
+  hw_rights: list the commands that the caller may not run on a key.
+  A function that is denied a command half-way leaves a half-done change, so clients ask before they call any
+  other function.
   KEYS   none
-  ARGV   1 a key like those of the store   2.. commands, as access rules spell them: "hset", "memory|usage"
+  ARGV   1 a key like those of the store   2.. commands, as access rules name them: "hset", "memory|usage"
   Reply  the commands that are denied
 ]]
 redis.register_function{
@@ -25,7 +25,7 @@ redis.register_function{
       local command, sub = string.match(args[i], '^([^|]+)|?(.*)$')
       local allowed
       if command == 'zunionstore' then
-        -- The server reads how many keys follow without a look whether it was given: it would crash.
+        -- The server reads the number of keys without checking that it was given, and would crash.
         allowed = redis.acl_check_cmd(command, key, 1, key)
       elseif sub == '' then
         allowed = redis.acl_check_cmd(command, key)

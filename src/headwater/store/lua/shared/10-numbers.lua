@@ -1,5 +1,5 @@
 --[[
-  Time and numbers, for every data type: the server's clock, and digits that no number loses.
+  Time and numbers, for every data type: the server's clock, and numbers as text without loss of digits.
 ]]
 local function server_us()
   local now = redis.call('TIME')
@@ -10,15 +10,15 @@ local function server_ms()
   return math.floor(server_us() / 1000)
 end
 
--- Returns a text of digits as a number, in a third of the time of tonumber. What is not a number
--- raises an error.
+-- Converts a text of digits to a number, in a third of the time of tonumber. Raises an error for any other
+-- text.
 local function to_number(text)
   return text + 0
 end
 
--- Lua prints large numbers as 1e+15; offsets and times must keep their digits. Printed as integers
--- they take half the time, where those of the server have 64 bits; a library cannot ask while it loads.
--- A number that is a whole argument of a command keeps its digits by itself, which costs nothing.
+-- Lua prints large numbers as 1e+15; offsets and times must keep their digits. Formatting them as integers
+-- takes half the time, where integers of the server have 64 bits; a library cannot check this while it loads.
+-- A number that is a whole argument of a command keeps its digits by itself, at no cost.
 local whole
 
 local function digits(number)

@@ -1,26 +1,26 @@
 --[[
-  What producers were answered: a repeat of (producer, sequence) is recognised inside the same call
-  and gets the first answer, which is the first and the last number that it was given.
+  Replies to producers: a repeat of (producer, sequence) is recognised inside the same call and gets the
+  first reply, which is the first and the last number that it was given.
 
     K:producers    zset    producer -> time of its latest write
     K:answers      hash    producer -> its newest sequence;
                            producer, a zero byte and sequence mod 128 ->
                            "sequence:first:last" and, when its writer sent one, ":digest"
 
-  The digest is of what was written. A sequence that comes again with another digest was reused, which
-  is an error: to answer it from memory would drop what it brings without a word.
+  The digest is of what was written. A sequence that is repeated with another digest was reused, which is an
+  error: replying from memory would silently drop the new content.
 ]]
--- How many of a producer's latest writes are remembered with their answers.
+-- How many of a producer's latest writes are remembered with their replies.
 local ANSWERS = 128
 
--- Reads a sequence as writers send it: "sequence" or "sequence:digest".
+-- Parses a sequence as writers send it: "sequence" or "sequence:digest".
 local function sequence_and_digest(text)
   local sequence, digest = string.match(text, '^(%d+):?(%x*)$')
   return tonumber(sequence), digest
 end
 
--- Returns first and last when it is a repeat, nil and an error when it is too old to be known or has
--- other content. Either digest may be missing, as '' or nil: then the contents are not compared.
+-- Returns first and last when it is a repeat, nil and an error when it is too old to be known or has other
+-- content. Either digest may be missing, as '' or nil: then the contents are not compared.
 local function remembered_answer(K, producer, sequence, digest)
   local newest = redis.call('HGET', K .. ':answers', producer)
   if not newest or sequence > tonumber(newest) then return nil end
@@ -42,7 +42,7 @@ local function remember_answer(K, producer, sequence, first, last, now, digest, 
   redis.call('ZADD', K .. ':producers', digits(now), producer)
 end
 
--- Forgets some of those that have been silent since a time; returns how many.
+-- Forgets some producers that have been silent since a time; returns how many.
 local function forget_producers(K, since)
   local silent = redis.call('ZRANGE', K .. ':producers', '-inf', digits(since), 'BYSCORE', 'LIMIT', 0, 64)
   for _, producer in ipairs(silent) do

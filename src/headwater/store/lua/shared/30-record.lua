@@ -1,5 +1,5 @@
 --[[
-  The record of a store: the format in use, and which clients were seen when. Releases agree by it, so
+  The record of a store: the format in use, and when each kind of client was last seen. All releases use it, so
   its layout is the same for all of them.
 
     R   hash   format -> the format in use

@@ -1,17 +1,17 @@
 --[[
-  Limits of a group or a queue: how many messages may be in flight, and how many are handed out in a
-  span of time, in all and per key.
+  Limits of a group or a queue: how many messages may be in flight, and how many are delivered in a period, in
+  all and per key.
 
     field limits   "in flight:in flight per key:rate:rate per key", each '' for none; a rate is
                    "count/period in ms/burst"; no field, or '', when nothing is limited
     field bucket   when the token bucket of the rate is full again, in us
 
-  A bucket is one number: each token that is taken puts off the time at which it is full by the time
-  that a token takes to come. So it needs no clock of its own, and in any span of time no more tokens
-  are taken than come in it, and the burst.
+  A bucket is one number: each token that is taken moves the time at which it is full by the time in which one
+  token comes. So it needs no clock of its own, and in any period no more tokens are taken than come in it, plus
+  the burst.
 ]]
 local limits = {
-  -- A reader that waits for tokens waits for as many as come in this time, if it wants so many.
+  -- A reader that waits for tokens waits for at most as many as come in this time.
   gather_us = 20000,
 }
 
@@ -31,12 +31,12 @@ function limits.of(text)
   }
 end
 
--- Nothing is handed out by limits that cannot be read.
+-- Nothing is delivered under limits that cannot be read.
 function limits.refuse()
   error({ err = 'ERR the field limits cannot be read; set the limits again' })
 end
 
--- Returns when a bucket is full, seen from now: a clock that was set back must not empty it for long.
+-- Returns when a bucket is full, seen from now: a clock that was set back must not leave it empty for long.
 function limits.full_at(rate, full, us)
   return math.max(math.min(full, us + rate.burst * rate.step), us)
 end
@@ -46,12 +46,12 @@ function limits.tokens(rate, full, us)
   return math.max(math.floor(rate.burst - (limits.full_at(rate, full, us) - us) / rate.step), 0)
 end
 
--- Returns when the bucket is full again after so many tokens were taken.
+-- Returns when the bucket is full again after some tokens were taken.
 function limits.spend(rate, full, us, count)
   return math.ceil(limits.full_at(rate, full, us) + count * rate.step)
 end
 
--- Returns in how many us so many tokens are there, or as many as are worth to wait for.
+-- Returns in how many us that many tokens are there, or as many as are worth waiting for.
 function limits.wait(rate, full, us, count)
   local wanted = math.max(1, math.min(count, rate.burst, math.floor(limits.gather_us / rate.step)))
   return math.max(limits.full_at(rate, full, us) - us - (rate.burst - wanted) * rate.step, 0)

@@ -1,7 +1,7 @@
 --[[
-  Changes that must happen although the right to a command was taken away while a call ran: what takes
-  a half-done change back, or notes what has happened. When the usual command is denied, another one
-  does exactly the same. So one denied command never leaves anything half done.
+  Fallback commands, for changes that must happen although the right to a command was revoked while a call
+  ran: the undo of a half-done change, or a record of what has happened. When the usual command is denied,
+  another one does exactly the same. So one denied command never leaves anything half done.
 ]]
 local function refused(reply)
   return type(reply) == 'table' and reply.err and reply
@@ -20,7 +20,7 @@ local function increase_to(key, score, member)
   redis.call('ZINCRBY', key, before and score - before or score, member)
 end
 
--- Puts a member into a sorted set. The score of one that is there already is a whole number.
+-- Adds a member to a sorted set. The score of an existing member must be a whole number.
 local function add_member(key, score, member)
   if refused(redis.pcall('ZADD', key, score, member)) then increase_to(key, score, member) end
 end
@@ -40,7 +40,7 @@ local function remove_members(key, members)
   end
 end
 
--- Removes so many elements from the end of a list.
+-- Removes elements from the end of a list.
 local function cut_end(key, count)
   if refused(redis.pcall('LTRIM', key, 0, 0 - count - 1)) then redis.call('RPOP', key, count) end
 end
