@@ -105,6 +105,7 @@ if TYPE_CHECKING:
         Reserved,
         ShardStats,
     )
+    from headwater.letters_everywhere import LettersMoved
     from headwater.limiting import Limits
     from headwater.log.group import Group
     from headwater.log.housekeeping import Kept
@@ -131,6 +132,7 @@ if TYPE_CHECKING:
     from headwater.queue.queue import Queue
     from headwater.queue.types import Delivery, KeptQueue, QueueItem, QueueSettings, QueueStats
     from headwater.scrubbing import RepairReport
+    from headwater.store.job_notes import ServerJob
     from headwater.store.scrub_pace import ScrubProgress, ScrubReport
     from headwater.store.scrubbing import Defect
     from headwater.timed.jobs import DueRun
@@ -193,6 +195,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "LetterFilter",
+    "LettersMoved",
     "Limits",
     "Listed",
     "LogError",
@@ -229,6 +232,7 @@ __all__ = [
     "ScrubProgress",
     "ScrubReport",
     "Searched",
+    "ServerJob",
     "ShardStats",
     "SparkError",
     "SparkFailed",
@@ -294,6 +298,7 @@ _HOMES = {
         "ShardStats",
     ),
     "headwater.log.housekeeping": ("Kept",),
+    "headwater.letters_everywhere": ("LettersMoved",),
     "headwater.limiting": ("Limits",),
     "headwater.log.group": ("Group",),
     "headwater.log.replaying": ("Replayed",),
@@ -319,6 +324,7 @@ _HOMES = {
     "headwater.queue.queue": ("Queue",),
     "headwater.queue.types": ("Delivery", "KeptQueue", "QueueItem", "QueueSettings", "QueueStats"),
     "headwater.scrubbing": ("RepairReport",),
+    "headwater.store.job_notes": ("ServerJob",),
     "headwater.store.scrub_pace": ("ScrubProgress", "ScrubReport"),
     "headwater.store.scrubbing": ("Defect",),
     "headwater.timed.jobs": ("DueRun",),

@@ -16,8 +16,9 @@ def main() -> None:
     try:
         # Imported here, so that Ctrl-C is answered while it loads.
         from headwater.cli.main import app
+        from headwater.cli.narrowing import narrowed
 
-        app()
+        narrowed(app, sys.argv[1:])()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The async twin: ``headwater.aio.connect`` gives the same names, to be awaited.
+"""The async twin: ``headwater.aio.connect`` returns a client with the same methods, to await.
 
 async with headwater.aio.connect() as hw:
     rides = hw.stream("rides")

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.codecs import AnyCodec, Value, ValueCodec
 from headwater.errors import StoreError, UnreadableNode
+from headwater.failures import LetterFilter
 from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
 from headwater.ick.layout import list_channels
 from headwater.ick.types import KeptChannel
 from headwater.inputs import Duration
+from headwater.letters_everywhere import LettersMoved, move_everywhere
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import list_streams, list_topics
@@ -26,6 +28,8 @@ from headwater.queue.types import KeptQueue
 from headwater.scrubbing import RepairReport, ScrubRun
 from headwater.store.aio_store import AsyncStore
 from headwater.store.faults import Refusal
+from headwater.store.job_notes import ServerJob, all_jobs, stop_job
+from headwater.store.pacing import Pace
 from headwater.store.scrub_pace import ScrubProgress, ScrubReport
 from headwater.store.scrubbing import Checks, StoreKind
 
@@ -202,6 +206,34 @@ class AsyncHeadwater:
             if not run.over:
                 await self.store.run(run.step())
         return run.report()
+
+    async def redrive_everywhere(
+        self,
+        *names: str,
+        matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
+    ) -> LettersMoved:
+        """Have dead letters of all groups and queues redelivered; see Headwater."""
+        move = move_everywhere("redrive", names, matching, Pace(rate_per_s))
+        return await self.store.run(move)
+
+    async def discard_everywhere(
+        self,
+        *names: str,
+        matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
+    ) -> LettersMoved:
+        """Forget dead letters of all groups and queues; see Headwater.redrive_everywhere."""
+        move = move_everywhere("discard", names, matching, Pace(rate_per_s))
+        return await self.store.run(move)
+
+    async def jobs(self) -> list[ServerJob]:
+        """Return the jobs of servers, those under way first; see Headwater.jobs."""
+        return await self.store.run(all_jobs())
+
+    async def stop_job(self, job: str) -> bool:
+        """Have a job of a server stopped; see Headwater.stop_job."""
+        return await self.store.run(stop_job(job))
 
     async def close(self) -> None:
         """Close the connections; an embedded server ends when its last user is gone."""

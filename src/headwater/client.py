@@ -19,14 +19,18 @@ from headwater.store.store import Store
 
 # A process that only reads a stream, such as those that Spark starts, imports nothing else.
 if TYPE_CHECKING:
+    from headwater.failures import LetterFilter
     from headwater.ick.ick import Ick, IckChannel
     from headwater.ick.types import KeptChannel
+    from headwater.letters_everywhere import LettersMoved
     from headwater.log.housekeeping import Kept
+    from headwater.log.letter_walks import LetterAction
     from headwater.log.replaying import Replayed
     from headwater.log.topic import Topic
     from headwater.queue.queue import Queue
     from headwater.queue.types import KeptQueue
     from headwater.scrubbing import RepairReport, ScrubRun
+    from headwater.store.job_notes import ServerJob
     from headwater.store.scrub_pace import ScrubProgress, ScrubReport
     from headwater.store.scrubbing import Checks, StoreKind
 
@@ -239,7 +243,7 @@ class Headwater:
 
         ``speed`` 1 keeps the distances in time, 10 is ten times as fast. ``group`` creates a
         sandbox group that begins with the first copy; without ``into``, in a stream that is named
-        after the source. A replay that is ended in any way goes on where it was when it is
+        after the source. A replay that is ended in any way continues where it was when it is
         repeated, and writes nothing twice: by ``producer``, which is the same for the same range
         and speed unless it is given. ``progress`` is called with each part; once ``stop`` returns
         True it ends. Raises UnknownStream and InvalidInput.
@@ -254,6 +258,60 @@ class Headwater:
             if not run.over:
                 self.store.run(run.step())
         return run.report()
+
+    def redrive_everywhere(
+        self,
+        *names: str,
+        matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
+    ) -> LettersMoved:
+        """Have the dead letters of all groups and queues redelivered, as if never tried.
+
+        ``names`` are those of streams and queues, in which ``*`` stands for any text; without them
+        all are meant. ``matching`` chooses letters. With ``rate_per_s`` it lasts: so many a second
+        at most. Letters of messages that a stream no longer holds stay.
+        """
+        return self._move_letters("redrive", names, matching, rate_per_s)
+
+    def discard_everywhere(
+        self,
+        *names: str,
+        matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
+    ) -> LettersMoved:
+        """Forget the dead letters of all groups and queues; see ``redrive_everywhere``."""
+        return self._move_letters("discard", names, matching, rate_per_s)
+
+    def _move_letters(
+        self,
+        action: LetterAction,
+        names: tuple[str, ...],
+        matching: LetterFilter | None,
+        rate_per_s: int | None,
+    ) -> LettersMoved:
+        from headwater.letters_everywhere import move_everywhere
+        from headwater.store.pacing import Pace
+
+        return self.store.run(move_everywhere(action, names, matching, Pace(rate_per_s)))
+
+    def jobs(self) -> list[ServerJob]:
+        """Return the jobs of servers: redrives, replays, scrubs; those under way come first.
+
+        A store knows those under way and the last hundred that have ended.
+        """
+        from headwater.store.job_notes import all_jobs
+
+        return self.store.run(all_jobs())
+
+    def stop_job(self, job: str) -> bool:
+        """Have a job of a server stopped; False when it has ended, or there is none of that id.
+
+        One that waits is taken back whole, one that runs leaves the rest. The server that has it
+        ends it within about a second; one that no server has is ended by the next.
+        """
+        from headwater.store.job_notes import stop_job
+
+        return self.store.run(stop_job(job))
 
     def close(self) -> None:
         """Close the connections; an embedded server ends when its last user is gone."""
@@ -271,7 +329,7 @@ def connect(
     URLs: ``redis://``, ``unix://``, ``redis+cluster://``, ``redis+sentinel://``, the same over TLS
     by ``rediss``, and ``embedded:///directory``. A server that restarts, a failover or a server
     that loads its data is waited for as long as calls wait, 30 seconds; ``wait_ms`` limits how long
-    a store is waited for of which no server answers at all. Raises StoreUnreachable,
-    TooManyClients, AccessDenied, StoreTooOld, FormatTooNew, EmbeddedServerFailed or InvalidInput.
+    to wait for a store of which no server answers at all. Raises StoreUnreachable, TooManyClients,
+    AccessDenied, StoreTooOld, FormatTooNew, EmbeddedServerFailed or InvalidInput.
     """
     return Headwater(store_of(url, profile), wait_ms=wait_ms)

@@ -84,7 +84,8 @@ class ClientHandles:
         """Return the handle of a channel; without ``consumer``, each has a name of its own."""
         from headwater.ick.layout import LEASE_MS, ChannelHandle
 
-        consumer = consumer or f"{self.member}.{self._token()}"
+        if consumer is None:
+            consumer = f"{self.member}.{self._token()}"
         held_ms = deadline(ack_ms, lease_ms, "lease_ms")
         held_ms = LEASE_MS if held_ms is None else held_ms
         return ChannelHandle(name, shards, consumer, held_ms, self._registered)

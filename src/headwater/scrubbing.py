@@ -117,7 +117,7 @@ class _Object(NamedTuple):
 
 
 class ScrubRun:
-    """A scrub, or a repair, under way: hands out operations, and is sent their replies."""
+    """A scrub, or a repair, in progress: yields operations, and is sent their replies."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class ScrubRun:
     ) -> None:
         unknown = set(kinds).difference(KINDS)
         if unknown:
-            raise InvalidInput(f"{min(unknown)!r} is no kind of object; take {', '.join(KINDS)}")
+            raise InvalidInput(f"{min(unknown)!r} is not a kind of object; use {', '.join(KINDS)}")
         self._names, self._kinds = names, kinds or KINDS
         self.pace = ScrubPace(rate_mb_s, progress, stop, clock)
         self.ledger = self.pace.ledger
@@ -193,15 +193,31 @@ class ScrubRun:
             ("queue", QUEUES, check_queue),
             ("channel", CHANNELS, check_channel),
         )
+        registered: list[_Object] = []
         for kind, registry, check in rooms:
             if kind in self._kinds:
-                for name in (yield from self._listed(registry)):
-                    yield from self._one(handle, _Object(kind, name, partial(check, name)))
+                names = yield from self._listed(registry)
+                registered += [_Object(kind, name, partial(check, name)) for name in names]
+        yield from self._refuse_unknown({found.name for found in registered})
+        for found in registered:
+            yield from self._one(handle, found)
         if "ick" in self._kinds:
             for name in self._names:
                 yield from self._one(handle, _Object("ick", name, partial(check_ick, name)))
         if not self._names and {"store", "ick"} & set(self._kinds):
             yield from self._one(handle, _Object("store", "keys", self._check_keys))
+
+    def _refuse_unknown(self, registered: Collection[str]) -> Checks[None]:
+        """Refuse names of nothing, unless a damaged registry may be why nothing has them."""
+        for name in self._names:
+            if name in registered or self.ledger.defects:
+                continue
+            seen = ScrubLedger()
+            if "ick" in self._kinds:
+                yield from guarded(check_ick(name, seen), seen)
+            if not seen.objects:
+                kinds = "object" if self._kinds is KINDS else " or ".join(self._kinds)
+                raise InvalidInput(f"the store has no {kinds} {name!r}; check the name")
 
     def _listed(self, registry: str) -> Checks[list[str]]:
         """Return the names in a registry, sorted; one that is no text is a defect."""

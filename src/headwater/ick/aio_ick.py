@@ -81,7 +81,7 @@ class AsyncIckChannel:
         return await self._run(channels.add(self._handle, scores, not_before))
 
     async def reserve(self, n: int) -> Batch:
-        """Lease a shard that has something, and take up to ``n`` of its members."""
+        """Lease a shard that has members, and reserve up to ``n`` of them."""
         return await self._run(channels.reserve(self._handle, n))
 
     async def commit(self, batch: Batch, *members: Member) -> int:
@@ -89,7 +89,7 @@ class AsyncIckChannel:
         return await self._run(channels.commit(self._handle, batch, members))
 
     async def release(self, batch: Batch, *members: Member, delay_ms: Duration = 0) -> int:
-        """Give members of a batch, or all of it, back undone; returns how many."""
+        """Return members of a batch, or all of it, unprocessed; returns how many."""
         return await self._run(channels.release(self._handle, batch, members, delay_ms))
 
     async def renew(
@@ -100,11 +100,11 @@ class AsyncIckChannel:
         return await self._run(channels.renew(self._handle, batch, held_ms))
 
     async def consumers(self) -> list[Lease]:
-        """Return who holds which shard until when."""
+        """Return which consumer holds which shard until when."""
         return await self._run(channels.consumers(self._handle))
 
     async def stats(self) -> ChannelStats | None:
-        """Return how many members are where; None when there is no channel."""
+        """Return how many members are in each state; None when there is no channel."""
         return await self._run(channels.stats(self._handle))
 
     async def scan(self, shard: int | None = None) -> AsyncIterator[Listed]:

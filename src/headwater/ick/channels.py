@@ -93,14 +93,14 @@ def _spread(words: list[Argument], shards: int) -> dict[int, list[Argument]]:
 
 
 def reserve(handle: ChannelHandle, n: int) -> Operation[Batch]:
-    """Lease a shard that has something, another one each time, and take up to ``n`` members."""
+    """Lease a shard that has members, another one each time, and reserve up to ``n`` of them."""
     check_reserve(n)
     patience = Patience(handle)
     view = yield from handle.open()
     while n:
         if view.phase:
-            # Go on with the change by a page; nothing is handed out while a lease of the old
-            # layout is in force, because its members may be anybody's by now.
+            # Continue the change by a page; nothing is reserved while a lease of the old layout is
+            # in force, because its members may be with another consumer.
             layout = yield from advance(handle, view, pages=1)
             if layout.leases:
                 break
@@ -145,7 +145,7 @@ def _reserved_of(rows: Reply, generations: Reply) -> list[Reserved]:
 def _read_reserved(
     handle: ChannelHandle, epoch: int, shard: int, token: int, n: int
 ) -> Operation[list[Reserved]]:
-    """Read what is reserved, more than one reply holds; nobody else changes it under the lease."""
+    """Read reserved members that do not fit one reply; the lease keeps them from changing."""
     reserved: list[Reserved] = []
     key = handle.shard_key(epoch, shard)
     while len(reserved) < n:
@@ -170,7 +170,7 @@ def _members_reserved(_: Call, reply: Reply) -> int:
 
 
 def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Operation[int]:
-    """Mark members of a batch as clean; return how many are so, and not dirty again."""
+    """Mark members of a batch as clean; return how many are clean, and not dirty again."""
     _check_batch(handle, batch)
     head = (batch.token, handle.lease_ms)
     done = 0
@@ -183,7 +183,7 @@ def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Op
 def release(
     handle: ChannelHandle, batch: Batch, members: Iterable[Member], delay_ms: Duration
 ) -> Operation[int]:
-    """Give members of a batch back undone; return how many were reserved until now."""
+    """Return members of a batch unprocessed; returns how many were reserved until now."""
     _check_batch(handle, batch)
     delay = check_ms(delay_ms, "delay_ms")
     head = (batch.token, handle.lease_ms, delay)
@@ -205,7 +205,8 @@ def renew(handle: ChannelHandle, batch: Batch, lease_ms: Duration | None) -> Ope
 def _check_batch(handle: ChannelHandle, batch: Batch) -> None:
     if not isinstance(batch, Batch) or batch.channel != handle.name:
         raise InvalidInput(
-            f"that is no batch of channel {handle.name!r}: {batch!r}; give what reserve() returned"
+            f"that is not a batch of channel {handle.name!r}: {batch!r}; give what reserve() "
+            "returned"
         )
 
 
@@ -230,7 +231,7 @@ def _on_batch(
     args: tuple[Argument, ...],
     members: Count = 0,
 ) -> Operation[Any]:
-    if not batch.reserved:
+    if batch.shard < 0:
         return 0
     try:
         return (yield from handle.on_shard(function, batch.epoch, batch.shard, args, members))
@@ -244,13 +245,13 @@ def _lease_lost(handle: ChannelHandle, shard: int, token: int, refusal: Refusal)
 
 
 def stats(handle: ChannelHandle) -> Operation[ChannelStats | None]:
-    """Return how a channel and its shards stand; None when there is no channel."""
+    """Return the state of a channel and its shards; None when there is no channel."""
     (found,) = yield from stats_of_many([handle])
     return found
 
 
 def stats_of_many(handles: Sequence[ChannelHandle]) -> Operation[list[ChannelStats | None]]:
-    """Return how each of many channels stands, in a handful of round trips."""
+    """Return the state of each of many channels, in a handful of round trips."""
     views = yield from together(handle.look() for handle in handles)
     asked = (
         _shard(handle, epoch, shard)
@@ -310,7 +311,7 @@ def scan_page(
 
 
 def parts(handle: ChannelHandle, shard: int | None) -> Operation[list[tuple[int, int, Place]]]:
-    """Return what a scan goes over: epoch, shard and place, what is left behind first."""
+    """Return the parts of a scan: epoch, shard and place, those of the old layout first."""
     view = yield from handle.look()
     if view is None:
         return []

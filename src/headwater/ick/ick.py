@@ -22,7 +22,7 @@ class Ick:
 
     Members are str or bytes; they come back as str where they are UTF-8, else as bytes. Methods
     take any number of them: 1000 in one atomic round trip, more in steps of these. All raise
-    NotAnIck when something else lies under one of the keys.
+    NotAnIck when something else is stored under one of the keys.
     """
 
     def __init__(self, store: Store, handle: IckHandle) -> None:
@@ -37,7 +37,7 @@ class Ick:
         """Mark members as dirty; one that is in the producer set takes the lower score.
 
         Returns how many were not in the producer set and how many scores fell. A member that is
-        reserved becomes dirty again. The Ick is there afterwards, also when no member was given.
+        reserved becomes dirty again. The Ick exists afterwards, even when no member was given.
         """
         return self._run(single.add(self._handle, scores))
 
@@ -100,35 +100,36 @@ class IckChannel:
         return f"IckChannel({self.name!r})"
 
     def add(self, scores: Scores, *, not_before: int | dt.datetime | None = None) -> Added:
-        """Mark members as dirty; one that waits already takes the lower score.
+        """Mark members as dirty; one that is dirty already keeps the lower score.
 
-        Returns how many did not wait and how many scores fell. Members are not handed out before
-        ``not_before`` (ms since 1970, or a datetime with its zone); of two times the earlier holds.
-        A member that is reserved becomes dirty again, whatever its consumer does. A repeat does
-        nothing more. Atomic within each shard; one round trip for each.
+        Returns how many were not dirty before and how many scores fell. Members are not reserved
+        before ``not_before`` (ms since 1970, or a datetime with its zone); the earlier of two times
+        applies. A member that is reserved becomes dirty again, whatever its consumer does. A repeat
+        does nothing more. Atomic within each shard; one round trip for each.
         """
         return self._run(channels.add(self._handle, scores, not_before))
 
     def reserve(self, n: int) -> Batch:
-        """Lease a shard that has something, and take up to ``n`` of its members.
+        """Lease a shard that has members, and reserve up to ``n`` of them.
 
-        This consumer gets them again, in turn, until they are committed or released; when the
-        lease runs out they go to another consumer. The lowest scores come first, but one place in
-        eight goes to who has waited longest. Falsy when there is nothing. One round trip for each
-        shard that is looked at.
+        This consumer gets them again, in turn, until they are committed or released; when the lease
+        runs out they go to another consumer. The lowest scores come first, but one place in eight
+        goes to the member that has waited longest. Falsy when there is nothing. One round trip for
+        each shard that is looked at.
         """
         return self._run(channels.reserve(self._handle, n))
 
     def commit(self, batch: Batch, *members: Member) -> int:
         """Mark members of a batch, or all of it, as clean; returns how many.
 
-        What became dirty after it was reserved stays dirty. Raises LeaseLost, and changes nothing,
-        when another consumer has taken the shard over. The lease goes on for what is left.
+        A member that became dirty after it was reserved stays dirty. Raises LeaseLost, and changes
+        nothing, when another consumer has taken the shard over. The lease continues for the
+        remaining members.
         """
         return self._run(channels.commit(self._handle, batch, members))
 
     def release(self, batch: Batch, *members: Member, delay_ms: Duration = 0) -> int:
-        """Give members of a batch, or all of it, back undone, for anybody after ``delay_ms``.
+        """Return members of a batch, or all of it, unprocessed; reserved again after ``delay_ms``.
 
         Returns how many were still reserved. Raises LeaseLost as commit does.
         """
@@ -145,11 +146,11 @@ class IckChannel:
         return self._run(channels.renew(self._handle, batch, held_ms))
 
     def consumers(self) -> list[Lease]:
-        """Return who holds which shard until when."""
+        """Return which consumer holds which shard until when."""
         return self._run(channels.consumers(self._handle))
 
     def stats(self) -> ChannelStats | None:
-        """Return how many members are where; None when there is no channel. O(shards)."""
+        """Return how many members are in each state; None when there is no channel. O(shards)."""
         return self._run(channels.stats(self._handle))
 
     def scan(self, shard: int | None = None) -> Iterator[Listed]:
@@ -168,8 +169,9 @@ class IckChannel:
     def reshard(self, shards: int) -> Layout:
         """Change the number of shards while in use, as far as can be done now.
 
-        Members move without loss. Where leases of the layout before are in force, nothing is handed
-        out until they end; then consumers, the housekeeper or another reshard finish the change.
+        Members move without loss. Where leases of the layout before are in force, nothing is
+        reserved until they end; then consumers, the housekeeper or another reshard finish the
+        change.
         """
         return self._run(layout.reshard(self._handle, shards))
 

@@ -76,7 +76,7 @@ def check_shard_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
         return
     for epoch, shards in (layout[:2], layout[2:]):
         if epoch == name[2].encode() and int(name[3]) < (number(shards) or 0):
-            # Whoever put something into a shard has registered the channel before.
+            # A client that put something into a shard has registered the channel before.
             if found.part:
                 yield from check_registered(CHANNELS, name[1], ledger)
             return
@@ -85,7 +85,7 @@ def check_shard_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
     there, mark = yield read(ledger, shard, ("EXISTS", found.key), closed)
     place = f"a shard of the channel {name[1]!r}"
     if there and found.part in _WITH_MEMBERS:
-        cure = "nobody is handed its members: add them to the channel again, then delete it"
+        cure = "no consumer gets its members: add them to the channel again, then delete it"
         ledger.found(f"key {shown(found.key)}", place, "none", cure)
     elif there and (found.part or mark is None):
         report_orphan(shard, found.key, place, ((closed, mark),), ledger)

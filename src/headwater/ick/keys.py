@@ -30,7 +30,7 @@ def ick_keys(name: str, one_server: bool) -> tuple[str, str, str]:
     pset = f"{name}/ick/{{{name}}}/pset"
     if not one_server and hash_tag(pset) != hash_tag(name):
         raise InvalidInput(
-            f"the keys of the Ick {name!r} would lie in different slots of a cluster; use a key "
+            f"the keys of the Ick {name!r} would be in different slots of a cluster; use a key "
             "without braces, or one whose braces hold a hash tag, as 'a{b}'"
         )
     return name, pset, f"{name}/ick/{{{name}}}/cset"

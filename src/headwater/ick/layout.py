@@ -1,12 +1,12 @@
-"""The layout of a channel: which shards it has, and how it comes to have others, without I/O.
+"""The layout of a channel: which shards it has, and how that changes, without I/O.
 
-A change of the number of shards is done in steps of one atomic call each, by whoever is there: the
-caller, consumers as they reserve, the housekeeper. A crash anywhere leaves it to the next.
+A change of the number of shards is done in steps of one atomic call each, by any client: the
+caller, consumers when they reserve, the housekeeper. After a crash the next client continues.
 
 1. *begin*: the channel names a new layout, under a new epoch. From now on it is `closing`.
 2. *closing*: each shard of the old layout is closed: it takes nothing more, and refuses whoever
    comes with the old layout in mind. Leases that are in force run to their end, and until the last
-   has ended nothing is handed out: so no member is ever with two consumers.
+   has ended nothing is reserved: so no member is ever with two consumers.
 3. *moving*: members go page by page: into their new shard, then out of the old. A page that is put
    twice is folded, as any add is. Consumers work on the new shards meanwhile.
 4. *settled*: the old shards are empty, and leave a mark for a week.
@@ -28,7 +28,7 @@ from headwater.store.faults import Refusal
 
 DEFAULT_SHARDS = 8
 LEASE_MS = 30_000
-# So often a call follows a layout that changes under it; each time it has changed once more.
+# How often a call follows a layout that changes during the call.
 _PATIENCE = 20
 _ALL_PAGES = 2**31
 
@@ -36,7 +36,7 @@ _ALL_PAGES = 2**31
 class ChannelHandle:
     """A channel as its operations see it: who consumes, and the layout as last seen.
 
-    ``view`` is shared by threads, so an operation takes it once and goes on with what it took.
+    ``view`` is shared by threads, so an operation reads it once and uses that.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ChannelHandle:
         return (yield from self.renew_view())
 
     def renew_view(self) -> Operation[SeenLayout]:
-        """Look at the layout again; a channel that is half deleted is deleted first."""
+        """Read the layout again; a channel that is half deleted is deleted first."""
         while True:
             reply = yield Call("hw_channel_open", self.key, (self.wanted,), repeatable=True)
             view = SeenLayout.of(reply)
@@ -69,12 +69,12 @@ class ChannelHandle:
         if (mark := f"channel {self.name}") not in self._registered:
             yield Call("hw_registry_add", CHANNELS, (self.name,), repeatable=True)
             self._registered.add(mark)
-        # While a change is under way everybody looks each time, to see it end and to help.
+        # During a change every client reads it each time, to notice its end and to help.
         self._view = None if view.phase else view
         return view
 
     def look(self) -> Operation[SeenLayout | None]:
-        """Return the layout as it is now, without making a channel."""
+        """Return the layout as it is now, without creating a channel."""
         reply = yield Call("hw_channel_view", self.key, read_only=True)
         return None if reply is None else SeenLayout.of(reply)
 
@@ -95,7 +95,7 @@ class ChannelHandle:
         args: tuple[Argument, ...] = (),
         members: Count = 0,
     ) -> Operation[Any]:
-        """Change a shard; raises Closed when it belongs to a layout that is left.
+        """Change a shard; raises Closed when it belongs to an old layout.
 
         ``members`` is how many that concerns, for instruments.
         """
@@ -109,7 +109,7 @@ class ChannelHandle:
 
 
 class Closed(Exception):
-    """A shard is closed: the layout has changed since it was looked at."""
+    """A shard is closed: the layout has changed since it was read."""
 
 
 class Patience:
@@ -120,7 +120,7 @@ class Patience:
         self._left = _PATIENCE
 
     def again(self) -> Operation[SeenLayout]:
-        """Look at the layout again; raises LayoutLost when that leads nowhere."""
+        """Read the layout again; raises LayoutLost when that was too often."""
         self._left -= 1
         if not self._left:
             raise LayoutLost(self._handle.name)
@@ -133,7 +133,7 @@ def shard_of(member: bytes, shards: int) -> int:
 
 
 def advance(handle: ChannelHandle, view: SeenLayout, pages: int = _ALL_PAGES) -> Operation[Layout]:
-    """Go on with a change of layout, moving so many pages of members at most."""
+    """Continue a change of layout, moving at most this many pages of members."""
     if view.phase == "closing":
         leased = yield from _close_all(handle, view)
         if leased:
@@ -179,7 +179,7 @@ def _move_pages(handle: ChannelHandle, view: SeenLayout, pages: int) -> Operatio
             try:
                 yield from _move_page(handle, view, shard, rows)
             except Closed:
-                # The new layout is left already, which takes that this move is over.
+                # The new layout has been replaced already, which is only possible after this move.
                 return True
     return False
 
@@ -198,7 +198,7 @@ def _move_page(
 
 
 def reshard(handle: ChannelHandle, shards: int) -> Operation[Layout]:
-    """Change the number of shards, as far as can be done now; see Layout for what is left."""
+    """Change the number of shards, as far as possible now; see Layout for what remains."""
     check_shards(shards)
     view = yield from handle.renew_view()
     if view.phase:
@@ -214,7 +214,7 @@ def reshard(handle: ChannelHandle, shards: int) -> Operation[Layout]:
 
 
 def finish_change(handle: ChannelHandle) -> Operation[Layout | None]:
-    """Go on with a change that somebody began, as far as can be done now; None without one."""
+    """Continue a change that any client began, as far as possible now; None without one."""
     view = yield from handle.look()
     if view is None or not view.phase:
         return None

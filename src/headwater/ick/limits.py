@@ -1,7 +1,7 @@
-"""What dirty lists accept, and how members and scores are spelled; checked before sending.
+"""What dirty lists accept, and how members and scores are encoded; checked before sending.
 
-Members are bytes to the server. A str stands for its UTF-8 bytes; what comes back is a str where it
-is UTF-8, and else the bytes, so that whatever comes back can be given again.
+Members are bytes to the server. A str stands for its UTF-8 bytes; a result is a str where it is
+UTF-8, and else bytes, so that every result can be passed in again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_RESERVE: Final = 1_000_000
 MAX_SHARDS: Final = 1024
 
 SCAN_MEMBERS: Final = 1000
-# So many members one call adds, reserves or commits; a larger request goes in steps of these. In a
+# How many members one call adds, reserves or commits; a larger request takes several calls. In a
 # channel each member is in several sets.
 STEP_MEMBERS: Final = 1000
 CHANNEL_MEMBERS: Final = 500
@@ -47,7 +47,7 @@ def check_shards(shards: int) -> int:
 
 
 def encode(member: Member) -> bytes:
-    """Spell a member."""
+    """Encode a member."""
     if isinstance(member, str):
         try:
             return member.encode()
@@ -69,7 +69,7 @@ def decode(member: bytes) -> Member:
 
 
 def spell_score(score: float) -> Argument:
-    """Spell a score so that not a digit is lost; raises InvalidInput where one would be."""
+    """Format a score without losing a digit; raises InvalidInput where one would be lost."""
     if isinstance(score, bool) or not isinstance(score, int | float):
         raise InvalidInput(f"a score must be an int or a float, not {score!r}")
     if isinstance(score, int):
@@ -92,7 +92,7 @@ def _is_exact(score: int) -> bool:
 
 
 def spell_pairs(scores: Scores) -> list[Argument]:
-    """Spell members with their scores as the server takes them: score, member, score, ..."""
+    """Encode members with their scores as the server takes them: score, member, score, ..."""
     if not isinstance(scores, Mapping):
         raise InvalidInput(
             f"members come with their scores, as {{member: score}}, not {type(scores).__name__}"
@@ -100,7 +100,7 @@ def spell_pairs(scores: Scores) -> list[Argument]:
     words: list[Argument] = []
     size = 0
     for member, score in scores.items():
-        # The plain cases at once: this loop is most of what a large add costs its caller.
+        # The common cases inline: this loop is most of the cost of a large add.
         plain = type(score) is float and score == score
         words.append(repr(score) if plain else spell_score(score))
         spelled = encode(member)
@@ -111,7 +111,7 @@ def spell_pairs(scores: Scores) -> list[Argument]:
 
 
 def spell_members(members: Iterable[Member]) -> list[bytes]:
-    """Spell members."""
+    """Encode members."""
     found = [encode(member) for member in members]
     _check_size(sum(map(len, found)) + _BESIDES * len(found))
     return found
@@ -120,7 +120,7 @@ def spell_members(members: Iterable[Member]) -> list[bytes]:
 def steps_of(
     words: Sequence[_Word], each: int, members: int = STEP_MEMBERS
 ) -> list[Sequence[_Word]]:
-    """Divide words, of which so many belong to a member, into what one call takes."""
+    """Divide words, this many per member, into parts that one call takes."""
     step = members * each
     return [words[at : at + step] for at in range(0, len(words), step)]
 

@@ -1,7 +1,7 @@
 """What the functions of dirty lists reply: one type per reply, its fields in the header's order.
 
-Replies that say how something stands are name, value, name, value, ...: a new number needs a line
-in Lua and a field of the type that users get.
+Replies that describe an object are name, value, name, value, ...: a new number needs a line in Lua
+and a field of the type that users get.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def members_scanned(_: Call, reply: Reply) -> int:
 
 
 class SeenLayout(NamedTuple):
-    """The layout of a channel, as it was when somebody looked; hw_channel_open and others."""
+    """The layout of a channel, as it was when it was read; hw_channel_open and others."""
 
     epoch: int
     shards: int
@@ -71,7 +71,7 @@ class ReserveReply(NamedTuple):
 class MovedRow(NamedTuple):
     """A member that moves to another shard: hw_channel_page shows it, hw_channel_put takes it.
 
-    ``not_before`` and ``since`` are ms: before which it must not be handed out, since when it is
+    ``not_before`` and ``since`` are ms: before which it must not be reserved, since when it is
     dirty.
     """
 

@@ -25,12 +25,12 @@ _FLAG: Final = b"ick.v1"
 # The sorted sets of a shard, each with the one that has the same members; then a hash that has.
 _TWINS: Final = (("ready", "since"), ("later", "wish"), ("held", "made"))
 _SETS: Final = ("ready", "since", "later", "wish", "held")
-# More shards than any channel may have: a number beyond it is no number of shards.
+# More shards than any channel may have: a higher number is not a number of shards.
 _MOST_SHARDS: Final = 100_000
 
 
 def check_ick(name: str, ledger: ScrubLedger) -> Checks[None]:
-    """Check an Ick; a key that is none is left alone."""
+    """Check an Ick; another key is left alone."""
     flag, pset, cset = ick_keys(name, one_server=True)
     commands: tuple[Command, ...] = (("GET", flag), ("ZCARD", pset), ("ZCARD", cset))
     replies = yield read(ledger, flag, *commands, also=(pset, cset))
@@ -104,7 +104,7 @@ class _Member(NamedTuple):
 
 
 def _check_members(shard: str, place: str, name: str, ledger: ScrubLedger) -> Checks[None]:
-    """Look at each member of a set in all sets of the shard, as one step for each page."""
+    """Check each member of a set in all sets of the shard, as one step for each page."""
     cursor: bytes | str = "0"
     scan = "HSCAN" if name == "made" else "ZSCAN"
     while True:
@@ -136,7 +136,7 @@ def _check_member(
     time: int,
     ledger: ScrubLedger,
 ) -> None:
-    """Report what is wrong with a member, once: by the set that it was met in."""
+    """Report what is wrong with a member, once: by the set in which it was found."""
     fault = _fault_of(shard, member, at, name, time)
     if fault is None:
         return

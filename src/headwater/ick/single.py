@@ -50,7 +50,7 @@ class IckHandle:
         repeatable: bool = False,
         members: Count = 0,
     ) -> Operation[Any]:
-        """Call a function on the Ick; raises NotAnIck when something else lies under its keys.
+        """Call a function on the Ick; raises NotAnIck when something else is stored under its keys.
 
         ``members`` is how many that concerns, for instruments.
         """
@@ -67,7 +67,7 @@ def add(ick: IckHandle, scores: Scores) -> Operation[Added]:
     """Mark members as dirty; one that is in the producer set takes the lower score."""
     words = spell_pairs(scores)
     new = lowered = 0
-    # Sent twice, it does no more than make dirty again what was cleaned in between.
+    # A repeat only makes members dirty again that were cleaned in between.
     for part in steps_of(words, 2) or [words]:
         count = len(part) // 2
         reply = yield from ick.call("hw_ick_add", part, repeatable=True, members=count)
@@ -107,7 +107,7 @@ def _exchange(
 def _reserve_in_steps(
     ick: IckHandle, n: int, backwash: bool
 ) -> Operation[list[tuple[Member, float]]]:
-    """Reserve more than one call does. The consumer set changes by its one consumer only."""
+    """Reserve more members than one call does. Only its one consumer changes the consumer set."""
     for most in ([""] if backwash else []) + ([n] if n else []):
         while (yield from ick.call("hw_ick_fold", (most,), repeatable=True)):
             pass
@@ -131,7 +131,7 @@ def _members_exchanged(_: Call, reply: Reply) -> int:
 
 
 def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:
-    """Return how an Ick stands, by the names of redis-ick; None when there is no Ick."""
+    """Return the state of an Ick, by the names of redis-ick; None when there is no Ick."""
     reply = yield from ick.call("hw_ick_stats", read_only=True)
     if reply is None:
         return None

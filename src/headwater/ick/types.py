@@ -1,4 +1,4 @@
-"""What users of dirty lists get."""
+"""The records that dirty lists return to their users."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Listed(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """A member that was handed out; ``generation`` distinguishes this time from any other."""
+    """A member that was reserved; ``generation`` distinguishes this time from any other."""
 
     member: Member
     score: float
@@ -68,7 +68,7 @@ class Batch:
 
 
 class Lease(NamedTuple):
-    """Who holds a shard, until when by the server's clock, and how many members that reserves."""
+    """Which consumer holds a shard, until when by the server's clock, and with how many members."""
 
     shard: int
     consumer: str
@@ -79,10 +79,10 @@ class Lease(NamedTuple):
 
 
 class ShardStats(NamedTuple):
-    """How a shard stands: how many members are where, and how long the oldest has waited.
+    """The state of a shard: members in each state, and how long the oldest has waited.
 
     ``added`` is how many members were given to adds since the shard began, ``entered`` how many of
-    them did not wait already; the others were folded into what waited.
+    them were not dirty before; the others were folded.
     """
 
     shard: int
@@ -98,9 +98,9 @@ class ShardStats(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChannelStats:
-    """How a channel stands.
+    """The state of a channel.
 
-    ``left_behind`` are the shards of a layout that is being left, while their members move.
+    ``left_behind`` are the shards of the old layout, while their members move.
     """
 
     name: str
@@ -109,7 +109,7 @@ class ChannelStats:
 
     @property
     def ready(self) -> int:
-        """How many members wait to be handed out."""
+        """How many members wait to be reserved."""
         return sum(shard.ready for shard in self._all())
 
     @property
@@ -119,7 +119,7 @@ class ChannelStats:
 
     @property
     def reserved(self) -> int:
-        """How many members are handed out and not committed."""
+        """How many members are reserved and not committed."""
         return sum(shard.reserved for shard in self._all())
 
     @property
@@ -134,14 +134,14 @@ class ChannelStats:
 
     @property
     def entered(self) -> int:
-        """How many of those did not wait already."""
+        """How many of those were not dirty before."""
         return sum(shard.entered for shard in self._all())
 
     @property
     def folding(self) -> float | None:
         """How many adds one piece of work stands for: ``added / entered``; None before the first.
 
-        A channel that changes its number of shards begins to count anew.
+        A channel that changes its number of shards starts counting again.
         """
         return self.added / self.entered if self.entered else None
 
@@ -150,7 +150,7 @@ class ChannelStats:
 
 
 class KeptChannel(NamedTuple):
-    """A channel whose number of shards is being changed, and what housekeeping made of it.
+    """A channel whose number of shards is being changed, and what housekeeping did.
 
     ``settled`` says that the change is over; else ``leases`` shards of the layout before are still
     leased, which is waited for.

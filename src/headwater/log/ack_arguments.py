@@ -1,4 +1,4 @@
-"""What ``ack``, ``nack`` and ``extend`` of groups take, as ranges of offsets; and ``discard``.
+"""Arguments of ``ack``, ``nack``, ``extend`` and ``discard`` of groups, as ranges of offsets.
 
 Messages, offsets and ranges, alone or in iterables, in any mixture. Everything is checked before
 anything is sent.
@@ -17,7 +17,7 @@ from headwater.log.types import DeadLetter, Message, Placed, TopicDeadLetter, To
 # A message or its offset; a range of offsets as Python has it, or a pair with both ends included.
 OneOffset: TypeAlias = "int | Message[Any] | range | tuple[int, int]"
 Offsets: TypeAlias = "OneOffset | Iterable[OneOffset]"
-# A message of a topic, or a partition and what lies in it.
+# A message of a topic, or a partition and what is in it.
 OneInTopic: TypeAlias = "TopicMessage[Any] | tuple[int, Offsets]"
 InTopic: TypeAlias = "OneInTopic | Mapping[int, Offsets] | Iterable[OneInTopic]"
 # A dead letter as dead() returned it, or what its message was: an offset, a range.
@@ -107,7 +107,7 @@ def _span_of(item: Any) -> Span | None:
         )
     if isinstance(item, DeadLetter):
         raise InvalidInput(
-            f"offset {item.origin} is a dead letter, which is done; redrive has it redelivered"
+            f"offset {item.origin} is a dead letter, which is done; redrive redelivers it"
         )
     return None
 

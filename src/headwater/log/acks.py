@@ -29,14 +29,14 @@ def nack(group: GroupHandle, offsets: Iterable[Offsets], delay_ms: Duration) -> 
 
 
 def extend(group: GroupHandle, offsets: Iterable[Offsets], retry_ms: Duration) -> Operation[int]:
-    """Put the redelivery of pending messages off to ``retry_ms`` from now; returns how many."""
+    """Delay the redelivery of pending messages to ``retry_ms`` from now; returns how many."""
     retry_ms = check_ms(retry_ms, DEADLINE, 1)
     return (yield from on_ranges(group, "hw_group_postpone", (f"+{retry_ms}",), offsets))
 
 
 def skip(group: GroupHandle, created: bytes, holes: list[tuple[int, int]]) -> Operation[None]:
-    """Acknowledge offsets that compaction emptied, whether or not they were handed out."""
-    # A group that was removed since it was read has nothing to pass over.
+    """Acknowledge offsets that compaction emptied, whether or not they were delivered."""
+    # A group that was removed since it was read has nothing to skip.
     with contextlib.suppress(Refusal):
         yield from _in_steps(group, "hw_group_skip", (created,), ranges_of(holes))
 
@@ -62,7 +62,7 @@ def _in_steps(
 ) -> Operation[int]:
     """Do something to ranges in order, as many in one call as the server does at once.
 
-    What a call did is done, whatever becomes of the next one.
+    The effect of a call stays, even if the next one fails.
     """
     total = place = 0
     while place < len(ranges):

@@ -195,7 +195,7 @@ class AsyncStream(Generic[D]):
         return found._replace(messages=self._handle.decoded(found.messages))
 
     async def info(self) -> StreamInfo:
-        """Return where the stream stands."""
+        """Return the state of the stream."""
         return await self._run(reading.info(self._handle))
 
     async def offset_at(self, time_ms: int | dt.datetime) -> int:
@@ -234,7 +234,7 @@ class AsyncStream(Generic[D]):
         await self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
 
     async def seal(self) -> int:
-        """Pack everything written so far as small as can be; returns how many left the tail."""
+        """Pack everything written so far as small as possible; returns how many left the tail."""
         return await self._run(housekeeping.seal_all(self._handle))
 
     async def register_reader(self, reader: str, offset: int) -> None:

@@ -123,7 +123,7 @@ class AsyncTopic(Generic[D]):
                 yield topics.with_partition(batch, place)
 
     async def info(self) -> list[StreamInfo]:
-        """Return where each partition stands."""
+        """Return the state of each partition."""
         return await self._store.run(topics.info(self._handle))
 
     async def delete(self) -> bool:
@@ -225,27 +225,27 @@ class AsyncTopicGroup(Generic[D]):
     async def extend(
         self, *messages: InTopic, ack_ms: Duration | None = None, retry_ms: Duration | None = None
     ) -> int:
-        """Take more time: messages are redelivered ``ack_ms`` from now; returns how many."""
+        """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
         held_ms = needed_deadline(ack_ms, retry_ms)
         return await self._run(topic_groups.extend(self._handle, messages, held_ms))
 
     async def seek(self, position: TopicStart) -> dict[int, int]:
-        """Set where the group stands in each partition, and return it; see TopicGroup.seek."""
+        """Set the position of the group in each partition, and return it; see TopicGroup.seek."""
         return await self._run(topic_groups.seek(self._handle, position))
 
     async def pause(self) -> bool:
-        """Hand out nothing in any partition until ``resume``; returns whether that changes it.
+        """Deliver nothing in any partition until ``resume``; returns whether that changes it.
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
         return await self._run(topic_groups.pause(self._handle, True))
 
     async def resume(self) -> bool:
-        """Hand out messages again in every partition; returns whether the group was paused."""
+        """Deliver messages again in every partition; returns whether the group was paused."""
         return await self._run(topic_groups.pause(self._handle, False))
 
     async def info(self) -> list[GroupInfo]:
-        """Return where the group stands in each partition."""
+        """Return the state of the group in each partition."""
         return await self._run(topic_groups.group_info(self._handle))
 
     async def dead(
@@ -297,14 +297,14 @@ class AsyncTopicGroup(Generic[D]):
         return await self._run(topic_groups.remove(self._handle))
 
     async def limit(self, limits: Limits) -> Limits:
-        """Set what the group may hand out of each tag, to all members; see TopicGroup.limit."""
+        """Set what the group may deliver of each tag, to all members; see TopicGroup.limit."""
         return await self._run(limiting.limit_in_topic(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None = None) -> None:
         """Have the group keep the order of each tag from its next read on; workers call this.
 
-        ``owned`` returns the partitions and offsets of messages that this member has and keeps in
-        order by itself: then messages behind them may be handed to it, too.
+        ``owned`` returns the partitions and offsets of messages that this member has and orders
+        itself: then messages after them may be delivered to it, too.
         """
         self._handle.keep_order(owned)
 

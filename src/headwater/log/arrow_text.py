@@ -1,7 +1,7 @@
-"""Text in the Arrow data of a caller, of which nobody else sees to it that it is UTF-8.
+"""Checks that text in the Arrow data of a caller is UTF-8, which nothing else checks.
 
-Arrow takes any bytes for a string, and Spark makes one of them by a cast. A message with such a tag
-could be stored, and not be read.
+Arrow accepts any bytes as a string, and a cast in Spark makes such strings. A message with such a
+tag could be stored, but not read.
 """
 
 from __future__ import annotations

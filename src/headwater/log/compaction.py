@@ -1,12 +1,12 @@
-"""Compaction: the last message of every tag stays, at its offset; what came before it goes.
+"""Compaction: keep the last message of every tag, at its offset, and remove those before it.
 
 The rule is here, once. ``compact`` follows it in one process, which walks the log newest first and
-remembers every tag; whoever finds the last messages by other means, for a log with more tags than
-fit in memory, calls ``survey`` and then ``rewrite`` for parts of the log.
+remembers every tag; a caller that finds the last messages by other means, for a log with more tags
+than fit in memory, calls ``survey`` and then ``rewrite`` for parts of the log.
 
 Only sealed nodes are rewritten, each in place and by an atomic call that does nothing when the node
-was replaced or evicted since it was read. So any number may compact, write, read and evict at once,
-and whoever stops half way leaves a log that is only less compact.
+was replaced or evicted since it was read. So any number of clients may compact, write, read and
+evict at once, and one that stops half-way leaves a log that is only less compact.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headwater.inputs import Duration
+from headwater.log import arrow_compute as pc
 from headwater.log import node
 from headwater.log.fetching import fetch
 from headwater.log.handles import StreamHandle
@@ -43,7 +43,7 @@ Choice = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 
 class Survey(NamedTuple):
-    """What a compaction goes by: the stream it means, how far it looks, which markers may go.
+    """The scope of a compaction: the stream, how far it looks, which markers may be removed.
 
     ``last`` is the last offset that it looks at, ``floor`` the lowest that a reader still needs.
     """
@@ -57,8 +57,8 @@ class Survey(NamedTuple):
     def spent(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """Return which messages, if they are the last of their tags, are markers that may go too.
 
-        A message with an empty value marks its tag as deleted. It goes once it is old enough and
-        every registered reader is past it, and only when nothing older of its tag is left.
+        A message with an empty value marks its tag as deleted. It is removed once it is old enough
+        and every registered reader is past it, and only when nothing older of its tag is left.
         """
         times = batch.column("time").cast(pa.int64())
         old = pc.less_equal(times, self.marker_time_ms)
@@ -67,19 +67,19 @@ class Survey(NamedTuple):
 
 
 class Rewritten(NamedTuple):
-    """How many messages went, and whether a node was left because somebody else was faster."""
+    """How many messages were removed, and whether a node was left to another client."""
 
     removed: int
     lost_race: bool
 
 
 def survey(stream: StreamHandle, marker_ms: Duration, *, sealing: bool = True) -> Operation[Survey]:
-    """Seal all that was written, and see how far a compaction may go.
+    """Seal everything that was written, and return how far a compaction may go.
 
-    Without ``sealing`` nothing is changed, and the survey goes up to what is the end now.
+    Without ``sealing`` nothing is changed, and the survey goes to the end of the stream.
     """
     marker_ms = check_ms(marker_ms, "marker_ms")
-    # Asked first: when the stream is deleted and made anew after this, no node is replaced.
+    # Asked first: when the stream is deleted and made again after this, no node is replaced.
     created = NodesReply.of((yield _nodes(stream.key, 0))).created
     if sealing:
         yield complete(stream.key)
@@ -144,11 +144,11 @@ class AmongOffsets:
 def remove_markers(
     stream: StreamHandle, rule: Survey, markers: Sequence[int], first: int, last: int
 ) -> Operation[Rewritten]:
-    """Remove spent markers from the nodes that lie in first..last.
+    """Remove spent markers from the nodes that are in first..last.
 
     To be called when nothing older of their tags is left, anywhere, and no race was lost. If they
-    went together with the rest, whoever stopped half way would leave a deleted tag without its
-    marker, and the tag would be back.
+    were removed together with the rest, a client that stopped half-way would leave a deleted tag
+    without its marker, and the tag would be back.
     """
     spent = AmongOffsets(markers)
 
@@ -167,11 +167,11 @@ def rewrite(
     *,
     only: set[int] | None = None,
 ) -> Operation[Rewritten]:
-    """Rewrite the nodes that lie in first..last, newest first, with what stays.
+    """Rewrite the nodes that are in first..last, newest first, with what stays.
 
-    Neighbours that shrank share a node. A node that reaches below ``first`` is left, as one that
-    somebody else made: nodes never span the borders between parts otherwise. Given ``only``, nodes
-    that hold none of those offsets are passed over. Ends when the stream is another one by now.
+    Neighbours that shrank share a node. A node that reaches below ``first`` is left, because
+    another client made it: nodes never span the borders between parts otherwise. Given ``only``,
+    nodes that hold none of those offsets are skipped. Ends when the stream was created again since.
     """
     pile = _Pile(stream.key, rule.created)
     below = last
@@ -200,7 +200,7 @@ def rewrite(
 
 
 def note_compacted(stream: StreamHandle, created: bytes, last: int) -> Operation[None]:
-    """Note for housekeepers that a compaction has seen everything up to an offset."""
+    """Record for housekeepers that a compaction has seen everything up to an offset."""
     yield Call("hw_stream_compacted", stream.key, (created, last), repeatable=True)
 
 
@@ -226,7 +226,7 @@ def concat_rows(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def node_words(batch: pa.RecordBatch, base: int, last: int) -> tuple[Argument, ...]:
-    """Spell a rewritten node of base..last: how many messages, the first time, the bytes."""
+    """Return the arguments for a rewritten node of base..last: messages, first time, bytes."""
     if not batch.num_rows:
         return (0, 0, b"")
     sparse = batch.num_rows != last - base + 1
@@ -257,7 +257,7 @@ class _Pile:
         self.rows += kept.num_rows
 
     def flush(self, first: int) -> Operation[None]:
-        """Put one node in the place of the pile."""
+        """Replace the nodes of the pile by one."""
         old, kept, rows = self._old[::-1], self._kept[::-1], self.rows
         self._old, self._kept, self.rows = [], [], 0
         before = sum(each.messages for each in old)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import pyarrow.compute as pc
-
+from headwater.log import arrow_compute as pc
 from headwater.log.extents import extent
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import scan_part
 from headwater.store.call import Clock, Operation
 
 _PART: Final = 5_000
-# Tags are remembered: so many take some 50 MB.
+# Tags are remembered: this many take some 50 MB.
 _MOST_TAGS: Final = 500_000
 
 
@@ -30,7 +29,7 @@ class CompactionEstimate(NamedTuple):
 
 
 def estimate(stream: str, max_ms: int) -> Operation[CompactionEstimate]:
-    """Count what compaction would remove, from the newest message back, for about so long."""
+    """Count what compaction would remove, from the newest message back, for about this long."""
     handle = StreamHandle(stream, set())
     begun = yield Clock()
     bounds = yield from extent(stream)

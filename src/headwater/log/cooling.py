@@ -1,9 +1,9 @@
 """Cooling: nodes that were packed to be fast, packed again to be small.
 
-A large batch becomes a node as its writer packed it, with a codec that is quick both ways. That
-node is hot. Whoever has the time makes it cold: the same messages, compressed better, in the same
-place. Hot messages are limited in number, so that a log without a housekeeper stays small: a writer
-that finds too many packs smaller itself.
+A large batch becomes a node as its writer packed it, with a codec that is fast both ways. That node
+is hot. Any client can make it cold: the same messages, compressed better, in the same place. Hot
+messages are limited in number, so that a log without a housekeeper stays small: a writer that finds
+too many packs smaller itself.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _PAGE = 64
 def cool(stream: StreamHandle, leave: int) -> Operation[int]:
     """Pack the hot nodes smaller, all but the newest ``leave`` messages; returns how many messages.
 
-    Each node is replaced by an atomic call if it is still the one that was read; whoever loses a
-    race leaves it, as the other did the same or better.
+    Each node is replaced by an atomic call if it is still the one that was read; otherwise another
+    client has done the same or better.
     """
     cooled = 0
     while True:
@@ -34,7 +34,7 @@ def cool(stream: StreamHandle, leave: int) -> Operation[int]:
         for base, last, count, size, time, version in reply.nodes:
             if base < reply.first or not count:
                 continue
-            # Read apart from the handle's own place, which is another reader's.
+            # Read without the handle's cache, which belongs to another reader.
             runs = yield from fetch(StreamHandle(stream.name, stream.registered), [(base, last)])
             if len(runs) != 1 or not isinstance(runs[0], PackedRun):
                 continue

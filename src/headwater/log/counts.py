@@ -62,8 +62,8 @@ def published(_: Call, reply: Reply) -> int:
     return found.last - found.first + 1 if found.done and not found.repeat else 0
 
 
-def handed_out(_: Call, reply: Reply) -> int:
-    """Count the messages that a group handed out, at once or into a box."""
+def delivered(_: Call, reply: Reply) -> int:
+    """Count the messages that a group delivered, at once or into a box."""
     found = GroupReadReply.of(reply)
     return _in_ranges(found.claims) + (_in_box(found.boxed) if found.boxed else 0)
 
@@ -104,7 +104,7 @@ def failed(_: Call, reply: int) -> int:
 
 
 def redriven(_: Call, reply: Reply) -> int:
-    """Count the dead letters that went back to their group."""
+    """Count the dead letters that were redriven."""
     return RedriveReply(*reply).returned
 
 

@@ -1,4 +1,4 @@
-"""Dead letters: what a group gave up is in a stream of its own, to be seen, redriven, discarded."""
+"""Dead letters: messages that a group gave up, in a stream of their own; list, redrive, discard."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BATCH = 1000
 CAUSES_PER_CALL = 1000
 LETTERS_PER_CALL = 128
 RANGES_PER_PAGE = 1000
-# So many are looked at in one step by whoever looks for some that fit.
+# How many letters a search with a filter looks at in one step.
 LOOKED_AT = 1000
 
 
@@ -58,8 +58,8 @@ def give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
 def bury(group: GroupHandle) -> Operation[int]:
     """Move what was found to have expired to the dead letters; returns how many messages.
 
-    Each batch is noted and numbered in the group before it is written, and written under its
-    number, so that whoever repeats it after a crash writes nothing twice.
+    Each batch is numbered in the group before it is written, and written under its number, so that
+    a repeat after a crash writes nothing twice.
     """
     buried, done, at = 0, "", 0
     while True:
@@ -75,14 +75,15 @@ def bury(group: GroupHandle) -> Operation[int]:
         ranges = [(claim.first, claim.last) for claim in batch.claims]
         runs = yield from fetch(group.stream, ranges)
         found = {message.offset: message for run in runs for message in run.messages()}
-        # What was evicted or compacted meanwhile keeps its place, empty: places are counted.
+        # A message that was evicted or compacted meanwhile keeps its place, empty: places are
+        # counted.
         letters = [
             found.get(offset) or Message(offset, "", b"", 0)
             for first, last in ranges
             for offset in range(first, last + 1)
         ]
         target = StreamHandle(batch.stream, group.stream.registered)
-        # A letter may have been evicted since the first try: that one counts.
+        # A message may have been evicted since the first try: then the content of that try is kept.
         letters_batch = node.batch_of(
             [letter.tag for letter in letters],
             [letter.value for letter in letters],
@@ -154,7 +155,7 @@ def dead_page(group: GroupHandle, place: int, count: int) -> Operation[LettersPa
 
 
 def _with_failures(group: GroupHandle, letters: list[DeadLetter]) -> Operation[list[DeadLetter]]:
-    """Return letters with what is known of why they failed."""
+    """Return letters with their errors, as far as these are known."""
     known: dict[int, LastFailure] = {}
     for start in range(0, len(letters), CAUSES_PER_CALL):
         origins = [letter.origin for letter in letters[start : start + CAUSES_PER_CALL]]
@@ -169,7 +170,7 @@ def _with_failures(group: GroupHandle, letters: list[DeadLetter]) -> Operation[l
 def _open_letters(
     group: GroupHandle, stream: str, found: DeadRange, most: int
 ) -> Operation[list[DeadLetter]]:
-    """Read dead letters that lie together."""
+    """Read dead letters that are together."""
     source = StreamHandle(stream, group.stream.registered)
     at, first, last, attempts = found
     end = at + min(last - first, most - 1)
@@ -183,33 +184,35 @@ def _open_letters(
 def redrive(
     group: GroupHandle, letters: Letters | None, count: int, end: int | None = None
 ) -> Operation[Redriven]:
-    """Have dead letters redelivered, those named or the oldest, at once and as if never tried.
+    """Redrive dead letters, those named or the oldest: redelivered at once, as if never tried.
 
-    Letters that are named by offsets of messages lie before ``end``.
+    Letters that are named by offsets of messages are before ``end``. The oldest are among those
+    that there are when it begins: a message that fails again meanwhile has a new letter.
     """
     check_count(count)
     if letters is None:
         return (yield from _redrive_oldest(group, count))
     back = gone = 0
     for words in (yield from _words_of(group, letters, end)):
-        done = yield from _redrive_some(group, count - back, 0, words)
+        done = yield from _redrive_some(group, count - back, 0, 0, words)
         back, gone = back + done.returned, gone + done.gone
     return Redriven(back, gone)
 
 
 def _redrive_oldest(group: GroupHandle, count: int) -> Operation[Redriven]:
+    end = yield from end_of_letters(group)
     back = gone = place = 0
     while place >= 0:
-        done = yield from _redrive_some(group, count - back, place)
+        done = yield from _redrive_some(group, count - back, place, end)
         back, gone, place = back + done.returned, gone + done.gone, done.place
     return Redriven(back, gone)
 
 
 def _redrive_some(
-    group: GroupHandle, most: int, place: int, words: tuple[int, ...] = ()
+    group: GroupHandle, most: int, place: int, end: int, words: tuple[int, ...] = ()
 ) -> Operation[RedriveReply]:
-    args: tuple[Argument, ...] = (group.name, most, place, *words)
-    # To do it twice would concern other letters than the first time, unless they are named.
+    args: tuple[Argument, ...] = (group.name, most, place, end, *words)
+    # A second call would affect other letters than the first, unless they are named.
     call = Call(
         "hw_group_redrive", group.key, args, repeatable=bool(words), messages=counts.redriven
     )
@@ -222,20 +225,23 @@ def _redrive_some(
 def discard(
     group: GroupHandle, letters: Letters | None, count: int, end: int | None = None
 ) -> Operation[int]:
-    """Forget dead letters, those named, before ``end``, or the oldest; returns how many."""
+    """Forget dead letters, those named, before ``end``, or the oldest; returns how many.
+
+    The oldest are among those that there are when it begins.
+    """
     check_count(count, most=MAX_LETTERS)
     if letters is None:
         return (yield from _discard_oldest(group, count))
     total = 0
     for words in (yield from _words_of(group, letters, end)):
-        total += (yield from _discard_some(group, count - total, words, True)).messages
+        total += (yield from _discard_some(group, count - total, 0, words, True)).messages
     return total
 
 
 def _words_of(
     group: GroupHandle, letters: Letters, end: int | None
 ) -> Operation[list[tuple[int, ...]]]:
-    """Return where letters lie and of which messages they are, as the functions take them."""
+    """Return places of letters and offsets of their messages, as the functions take them."""
     found = yield from places_of(group, *letters_and_ranges(letters))
     places = [place for place in found if end is None or place[0] < end]
     return [
@@ -245,18 +251,19 @@ def _words_of(
 
 
 def _discard_oldest(group: GroupHandle, count: int) -> Operation[int]:
+    end = yield from end_of_letters(group)
     total, more = 0, 1
     while total < count and more:
-        # To do it twice would concern other letters than the first time, unless all are meant.
-        done, more = yield from _discard_some(group, count - total, (), count == MAX_LETTERS)
+        # A second call would affect other letters than the first, unless all are meant.
+        done, more = yield from _discard_some(group, count - total, end, (), count == MAX_LETTERS)
         total += done
     return total
 
 
 def _discard_some(
-    group: GroupHandle, most: int, words: Iterable[int], repeatable: bool
+    group: GroupHandle, most: int, end: int, words: Iterable[int], repeatable: bool
 ) -> Operation[DiscardReply]:
-    args: tuple[Argument, ...] = (group.name, most, *words)
+    args: tuple[Argument, ...] = (group.name, most, end, *words)
     call = Call(
         "hw_group_discard", group.key, args, repeatable=repeatable, messages=counts.discarded
     )
@@ -269,12 +276,12 @@ def _discard_some(
 def places_of(
     group: GroupHandle, letters: list[DeadLetter], spans: list[Span]
 ) -> Operation[list[tuple[int, int]]]:
-    """Return where letters lie, and of which messages they are, in order.
+    """Return the places of letters and the offsets of their messages, in order.
 
-    Offsets of messages are looked up among all dead letters.
+    Offsets of messages are looked up among all dead letters that there are when it begins.
     """
     places = {(letter.offset, letter.origin) for letter in letters}
-    at = 0
+    at = end = 0
     while spans:
         reply = yield from dead_ranges(group, RANGES_PER_PAGE, at)
         for found in reply.ranges:
@@ -284,13 +291,22 @@ def places_of(
                 for origin in range(max(start, found.first), min(end, found.last) + 1)
             )
             at = found.at + found.last - found.first + 1
-        if len(reply.ranges) < RANGES_PER_PAGE:
+        end = end or reply.end
+        if len(reply.ranges) < RANGES_PER_PAGE or at >= end:
             break
     return sorted(places)
 
 
+def end_of_letters(group: GroupHandle) -> Operation[int]:
+    """Return the place behind the newest dead letter there is now.
+
+    A walk ends there: a message that is redriven may fail again, and is then a new letter.
+    """
+    return (yield from dead_ranges(group, 1, 0)).end
+
+
 def dead_ranges(group: GroupHandle, most: int, at: int) -> Operation[DeadReply]:
-    """Return where dead letters lie, from a place among them on."""
+    """Return where dead letters are, from a place among them on."""
     args = (group.name, most, at)
     try:
         return DeadReply.of((yield Call("hw_group_dead", group.key, args, read_only=True)))

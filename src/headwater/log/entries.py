@@ -1,4 +1,4 @@
-"""Entries: what a batch may be written of.
+"""Entries: the forms in which messages of a batch are given.
 
 Each is a pair of tag and value, a triple with headers, or a message that was read, which is copied
 with its headers.

@@ -45,6 +45,6 @@ def borders(stream: str, start: int, stop: int, nodes: int, least: int) -> Opera
 
 
 def partitions_of(topic: str) -> Operation[int]:
-    """Return how many partitions a topic has, without making it; 0 when there is no such topic."""
+    """Return how many partitions a topic has, without creating it; 0 for no such topic."""
     found: int = yield Call("hw_topic_partitions", topic_key(topic), read_only=True)
     return found

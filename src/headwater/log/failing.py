@@ -15,7 +15,7 @@ from headwater.log.types import Message, TopicMessage
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 
-# Each may lie in a range of its own, of which the server cuts so many in one call.
+# Each may be in a range of its own, and the server splits only this many ranges in one call.
 REPORTS_PER_CALL = 64
 # In the place of a delay: the message is not redelivered.
 GIVE_UP = -1
@@ -24,8 +24,8 @@ GIVE_UP = -1
 def fail(group: GroupHandle, failures: Iterable[Failure]) -> Operation[int]:
     """Report failed attempts; returns how many of the messages were still pending in them.
 
-    Each is redelivered after its delay. What has none is given up, in one step, and buried then: by
-    this call, or, should it not get that far, by the next read or the housekeeper.
+    Each is redelivered after its delay. A message without a delay is given up, in one step, and
+    then buried: by this call, or, if it does not get that far, by the next read or the housekeeper.
     """
     reports = sorted(map(_report, failures), key=lambda report: report[0])
     total = 0
@@ -59,7 +59,7 @@ def _report(failure: Failure) -> tuple[int, int | str, int, int | str, str]:
 
 
 def no_letters(stream: str, group: str) -> InvalidInput:
-    """Return the error for a group that has no place for what is given up."""
+    """Return the error for a group without dead letters."""
     return InvalidInput(
         f"group {group!r} of {stream!r} keeps no dead letters, so nothing can be buried; open it "
         "with dead_letters=True"
@@ -69,7 +69,7 @@ def no_letters(stream: str, group: str) -> InvalidInput:
 def bury(
     group: GroupHandle, offsets: Collection[Offsets], error: BaseException | str | None
 ) -> Operation[int]:
-    """Give messages up; without any, what has expired. Returns how many messages that concerned."""
+    """Give messages up; without any, those that have expired. Returns how many."""
     if not offsets:
         _, buried = yield from dead_letters.give_up(group)
         return buried

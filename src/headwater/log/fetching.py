@@ -1,7 +1,7 @@
 """Fetching: the bytes of a stream's messages, from the server into runs.
 
 One reply holds at most 4 MiB, and at least one node or entry. The node that was read last is
-cached, so that reading bit by bit fetches and opens it once.
+cached, so that reading it in small parts fetches and opens it once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FetchedPart(NamedTuple):
 
 
 def fetch_part(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart]:
-    """Return what lies in at..end, as far as one reply goes; it may cover a node beyond the end."""
+    """Return what is in at..end, as far as one reply goes; it may cover a node beyond the end."""
     held = stream.held
     if at == held.last + 1 and end - at < NODE_MESSAGES:
         part = yield from _next_node(stream, held)
@@ -47,7 +47,7 @@ def fetch_part(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart
 
 
 def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None]:
-    """Look for a node behind the one that was read last, where most readers go on.
+    """Look for the node after the one that was read last, where most readers continue.
 
     This takes the server half the time that the function takes. Only a node without holes counts:
     its messages never change, so it does not matter what happens between the three commands, as
@@ -76,7 +76,7 @@ def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None
     if facts.base != at or facts.messages != end - at + 1:
         return None
     if not node.belongs(blob, at, end, facts.time, facts.version):
-        # It was replaced between the commands, or it is damaged: the function tells.
+        # It was replaced between the commands, or it is damaged: the function will tell.
         return None
     sent = SentNode(at, end, facts.time, facts.version, blob)
     batch = open_node(sent, stream.name)
@@ -106,7 +106,7 @@ def _fetch_ranges(
     ]
     if reply.covered >= min(some[-1][1], reply.last):
         return runs, ranges[len(some) :]
-    # Of a range that is cut, the rest begins behind what was covered.
+    # The rest of a range that was cut begins after what was covered.
     left = [one for one in some if one[1] > reply.covered]
     left[0] = max(left[0][0], reply.covered + 1), left[0][1]
     return runs, left + ranges[len(some) :]

@@ -100,8 +100,8 @@ class Group(Generic[D]):
     def fail(self, *failures: Failure) -> int:
         """Report failed attempts, each with its error, and a delay or None to give up.
 
-        Returns how many messages were still pending in the attempt that failed; to the others
-        nothing happens. Workers call this.
+        Returns how many messages were still pending in the attempt that failed; the others do not
+        change. Workers call this.
         """
         return self._run(failing.fail(self._handle, failures))
 
@@ -112,27 +112,27 @@ class Group(Generic[D]):
     def extend(
         self, *offsets: Offsets, ack_ms: Duration | None = None, retry_ms: Duration | None = None
     ) -> int:
-        """Take more time: messages are redelivered ``ack_ms`` from now; returns how many."""
+        """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
         held_ms = needed_deadline(ack_ms, retry_ms)
         return self._run(acks.extend(self._handle, offsets, held_ms))
 
     def seek(self, offset: Start) -> int:
-        """Set where the group stands, and return it: all before is done, all from it on is new."""
+        """Set the position of the group and return it: all before is done, the rest is new."""
         return self._run(grouping.seek(self._handle, offset))
 
     def pause(self) -> bool:
-        """Hand out nothing until ``resume``; acks go on. Returns whether that changed anything.
+        """Deliver nothing until ``resume``; acks continue. Returns whether that changed anything.
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
         return self._run(pausing.pause(self._handle, True))
 
     def resume(self) -> bool:
-        """Hand out messages again; returns whether the group was paused."""
+        """Deliver messages again; returns whether the group was paused."""
         return self._run(pausing.pause(self._handle, False))
 
     def info(self) -> GroupInfo:
-        """Return where the group stands; raises UnknownGroup before its first read."""
+        """Return the state of the group; raises UnknownGroup before its first read."""
         return self._run(grouping.info(self._handle))
 
     def dead(self, count: int = 100, *, matching: LetterFilter | None = None) -> list[DeadLetter]:
@@ -153,8 +153,8 @@ class Group(Generic[D]):
         """Have dead letters redelivered, at once and as if they had never been tried.
 
         The oldest, those that fit ``matching``, or ``letters`` as ``dead`` returned them or by the
-        offsets that the messages have. Those of messages that the stream no longer holds stay. With
-        ``rate_per_s`` it lasts: so many a second at most.
+        offsets that the messages have. Those of messages that the stream no longer holds stay.
+        ``rate_per_s`` limits how many per second.
         """
         return self._run(
             letter_walks.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
@@ -191,18 +191,18 @@ class Group(Generic[D]):
         return self._run(grouping.remove(self._handle))
 
     def limit(self, limits: Limits) -> Limits:
-        """Set what the group may hand out, to all members; returns the limits before.
+        """Set what the group may deliver, to all members; returns the limits before.
 
-        ``Limits`` says what each means; what it does not limit is not limited any more. They count
-        from now on, also for messages that members already have.
+        ``Limits`` says what each means; what it does not limit is not limited any more. They apply
+        from now on, also to messages that members already have.
         """
         return self._run(limiting.limit(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[int]] | None = None) -> None:
         """Have the group keep the order of each tag from its next read on; workers call this.
 
-        ``owned`` returns the offsets of messages that this member has and keeps in order by
-        itself: then messages behind them may be handed to it, too.
+        ``owned`` returns the offsets of messages that this member has and orders itself: then
+        messages after them may be delivered to it, too.
         """
         self._handle.keep_order(owned)
 

@@ -8,7 +8,7 @@ from headwater.log.replies import Reply, rows
 
 
 class ClaimedRange(NamedTuple):
-    """Offsets that a group handed out together; ``attempt`` counts how often, from 1."""
+    """Offsets that a group delivered together; ``attempt`` counts how often, from 1."""
 
     first: int
     last: int
@@ -22,14 +22,14 @@ class ClaimedRange(NamedTuple):
 
     @classmethod
     def all_in(cls, head: bytes) -> list[ClaimedRange]:
-        """Read the first line of what lies in a blocked member's box."""
+        """Read the first line of what is in a blocked member's box."""
         return [cls(*map(int, claim.split(b":"))) for claim in head[1:].split(b",")]
 
 
 class GroupReadReply(NamedTuple):
-    """hw_group_read. ``due_ms``: when something comes due, -1 for never; ``boxed``: a claim.
+    """hw_group_read. ``due_ms``: when a message is due, -1 for never; ``boxed``: a claim.
 
-    ``unfinished``: the server had too much to pass over, and there may be more behind. ``first``:
+    ``unfinished``: the server had too much to skip, and there may be more. ``first``:
     where the stream begins, if that was asked for. ``to_order``: in a group that keeps order, the
     first offset whose tag is to be noted, 0 when there is none; -1 in any other group.
     """
@@ -61,28 +61,28 @@ class DiscardReply(NamedTuple):
 
 
 class RangesReply(NamedTuple):
-    """hw_group_ack, hw_group_postpone, hw_group_skip. ``next``: where to go on, -1 at the end."""
+    """hw_group_ack, hw_group_postpone, hw_group_skip. ``next``: where to continue, -1: the end."""
 
     messages: int
     next: int
 
 
 class SeekReply(NamedTuple):
-    """hw_group_seek. Unless it is done, the same call goes on."""
+    """hw_group_seek. Unless it is done, the same call continues."""
 
     offset: int
     done: int
 
 
 class RemoveReply(NamedTuple):
-    """hw_group_remove. Unless it is done, the same call goes on."""
+    """hw_group_remove. Unless it is done, the same call continues."""
 
     existed: int
     done: int
 
 
 class ExpireReply(NamedTuple):
-    """hw_group_expire. ``place``: where the next call goes on, -1 at the end."""
+    """hw_group_expire. ``place``: where the next call continues, -1 at the end."""
 
     dropped: int
     place: int
@@ -104,7 +104,7 @@ class BuryReply(NamedTuple):
 
 
 class DeadRange(NamedTuple):
-    """Dead letters that lie together from offset ``at``; first..last is where they came from."""
+    """Dead letters that are together from offset ``at``; first..last is where they came from."""
 
     at: int
     first: int
@@ -113,20 +113,24 @@ class DeadRange(NamedTuple):
 
 
 class DeadReply(NamedTuple):
-    """hw_group_dead. ``stream`` holds the dead letters, '' when there are none."""
+    """hw_group_dead. ``stream`` holds the dead letters, '' when there are none.
+
+    ``end`` is behind the newest of all that there are now.
+    """
 
     stream: str
     ranges: list[DeadRange]
+    end: int
 
     @classmethod
     def of(cls, reply: Reply) -> DeadReply:
         """Read the reply."""
-        stream, ranges = reply
-        return cls(stream.decode(), [DeadRange(*row) for row in rows(ranges, 4)])
+        stream, ranges, end = reply
+        return cls(stream.decode(), [DeadRange(*row) for row in rows(ranges, 4)], end)
 
 
 class RedriveReply(NamedTuple):
-    """hw_group_redrive. ``place``: where the next call goes on, -1 at the end."""
+    """hw_group_redrive. ``place``: where the next call continues, -1 at the end."""
 
     returned: int
     gone: int

@@ -1,8 +1,8 @@
 """What must be true of a group, and how it is checked while its members read.
 
-Pending ranges lie apart and below ``next``, and are what ``pending`` counts; each is either due at
-a time or waits for its burial; dead letters are what ``buried`` counts, and lie in their stream;
-whoever is blocked is known to the writers of the stream.
+Pending ranges do not overlap, are below ``next``, and are what ``pending`` counts; each is either
+due at a time or waits for its burial; dead letters are what ``buried`` counts, and are in their
+stream; blocked members are known to the writers of the stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwater.store.scrubbing import (
 
 _RANGE = re.compile(rb"(\d+):(\d+):(\d+):(\d+)")
 _HANDED = re.compile(rb"(\S+):(\d+):(\d+):(\d+):(\d+):(\d+) ")
-_SEEK: Final = "headwater stream seek sets it to where it has to go on"
+_SEEK: Final = "headwater stream seek sets it to where it has to continue"
 
 
 class _Pending(NamedTuple):
@@ -107,7 +107,7 @@ def _check_group(stream: str, name: str, ledger: ScrubLedger) -> Checks[None]:
 
 
 def _check_position(key: str, name: str, group: str, ledger: ScrubLedger) -> Checks[None]:
-    """Check that retention waits for what the group needs: the noted bound is not above it."""
+    """Check that retention waits for what the group needs: its stored bound is not above it."""
     commands: tuple[Command, ...] = (
         ("ZSCORE", f"{key}:positions", name),
         ("ZRANGE", f"{group}:pending", 0, 0, "WITHSCORES"),
@@ -144,7 +144,7 @@ def _check_due_field(
 def _report_waiting(
     key: str, name: str, group: str, waiting: bytes | None, waiters: int, ledger: ScrubLedger
 ) -> None:
-    """Report blocked members whom no writer serves: the stream does not name their group."""
+    """Report blocked members that no writer serves: the stream does not name their group."""
     changes: tuple[Command, ...] = (
         ("HSET", key, "waiting", (waiting or b" ") + f"{name} ".encode()),
     )
@@ -215,7 +215,7 @@ def _ranges(reply: list[bytes], ledger: ScrubLedger | None) -> list[_Pending]:
 
 
 def _check_ranges(ranges: list[_Pending], at: int, ledger: ScrubLedger) -> None:
-    """Check that ranges lie apart, and below the next offset; all were read as one step."""
+    """Check that ranges, read in one step, do not overlap and are below the next offset."""
     for place, found in enumerate(ranges):
         name = f"pending range {found.first}-{found.last}"
         if found.last >= at:

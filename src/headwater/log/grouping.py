@@ -1,4 +1,4 @@
-"""Consumer groups: reading, blocking until there is something, and where a group stands."""
+"""Consumer groups: reading, blocking until there are messages, and the state of a group."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from headwater.log.types import GroupInfo, Message, WithInfo
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 from headwater.store.faults import Refusal
 
-# A blocked member shows itself this often: the store then knows who is alive, and what was handed
-# to a member that died meanwhile is taken back soon after.
+# A blocked member reports this often: so the store knows which members are alive, and soon takes
+# back what was delivered to a dead one.
 WAIT_SLICE_MS = 1000
 
 
@@ -36,7 +36,7 @@ class Terms(NamedTuple):
 
     @classmethod
     def of(cls, retry_ms: Duration | None, expire_ms: Duration | None) -> Terms:
-        """Accept what a caller asks for."""
+        """Accept the arguments of a caller."""
         if expire_ms is not None:
             if retry_ms is None:
                 raise InvalidInput(
@@ -48,13 +48,13 @@ class Terms(NamedTuple):
         return cls(retry_ms, expire_ms)
 
     def words(self) -> tuple[Argument, Argument]:
-        """Spell them for the server."""
+        """Return them as the server takes them."""
         retry_ms, expire_ms = self
         return ("" if retry_ms is None else retry_ms, "" if expire_ms is None else expire_ms)
 
 
 class Waiter(NamedTuple):
-    """Who waits, for how many ms, in which of its reads, and how it leaves when it is cancelled."""
+    """A waiting member: its name, how long it waits, which read, and how it leaves."""
 
     name: str
     wait_ms: int
@@ -66,7 +66,7 @@ NOBODY_WAITS = Waiter("", 0, 0)
 
 
 class GroupRead(NamedTuple):
-    """What a read took, where the stream ended then, and when something comes due (-1: never).
+    """What a read took, where the stream ended then, and when the next message is due (-1: never).
 
     ``first`` is where the stream began, if that was asked for.
     """
@@ -87,7 +87,8 @@ def read(
     """Take up to ``count`` messages that no other member has.
 
     With ``retry_ms`` they must be acknowledged, or they are redelivered after that time;
-    ``expire_ms`` after the first delivery they are given up. Without it, taking them is all.
+    ``expire_ms`` after the first delivery they are given up. Without it, there is nothing to
+    acknowledge.
     """
     check_count(count)
     terms = Terms.of(retry_ms, expire_ms)
@@ -97,7 +98,7 @@ def read(
         return (yield from read_now(group, count, terms)).messages
     name = yield from group.take_waiter()
     messages = yield from _wait_for_messages(group, count, patience, terms, name)
-    # Not reached when the wait was cut short: then something may still come for this waiter.
+    # Not reached when the wait was cancelled: then messages may still arrive for this waiter.
     group.waiters.append(name)
     return messages
 
@@ -111,7 +112,7 @@ def read_with_info(
 ) -> Operation[WithInfo[Message]]:
     """Do as read does, and return the bounds of the stream, too, as the same reply gave them.
 
-    A member that was blocked is told by the writer, and asks for the bounds then.
+    A member that was blocked is woken by a writer, and asks for the bounds then.
     """
     check_count(count)
     patience = check_block(block_ms)
@@ -161,7 +162,7 @@ def read_now(
     *,
     with_info: bool = False,
 ) -> Operation[GroupRead]:
-    """Take what is there. When there is nothing, the waiter is noted, if there is one."""
+    """Take what is there. When there is nothing, the waiter is registered, if there is one."""
     if isinstance(group.options.start, dt.datetime):
         group.start_at((yield from offset_at(group.stream, group.options.start)))
     messages: list[Message] = []
@@ -180,7 +181,7 @@ def read_now(
             raise
         first, last, buried = reply.first, reply.last, 0
         if group.stream.name not in group.stream.registered:
-            # Housekeepers look after the groups of a stream that was never written, too.
+            # Housekeepers also maintain the groups of a stream that was never written.
             with contextlib.suppress(HeadwaterError):
                 yield from group.stream.register()
         if reply.to_bury:
@@ -193,15 +194,16 @@ def read_now(
             runs, group.stream.held = open_runs(reply, held, group.stream.name)
             found, holes = _deliver(reply.claims, runs)
             messages += found
-            # Pass over holes to their very end: who reads a few messages is not led through them.
+            # Skip holes to their end, so that a member that reads a few messages does not walk
+            # through them.
             if holes and (terms.retry_ms is not None or holes[-1][1] > reply.claims[-1].last):
                 yield from acks.skip(group, reply.created, holes)
-        # A claim of offsets that compaction emptied holds no message, what was buried may have made
-        # room for new ones, and a call looks at a part of what is due only: look further.
+        # A claim of offsets that compaction emptied holds no message, a burial may have made room
+        # for new messages, and a call looks at only a part of the due ones: look further.
         if reply.unfinished and len(messages) < count:
             waiter = NOBODY_WAITS if messages else waiter
         elif reply.to_order > 0 and count and not messages:
-            # In order: what comes next is handed out when its tags are known.
+            # With order by tag, the next messages are delivered when their tags are known.
             wish = yield from ordering.next_wish(group, reply.to_order, with_info)
         elif messages or not (reply.claims or reply.boxed or buried):
             if reply.to_order >= 0:
@@ -233,7 +235,7 @@ def _ask(
         group.key,
         args,
         repeatable=terms.retry_ms is not None,
-        messages=counts.handed_out,
+        messages=counts.delivered,
         leave=waiter.leave,
     )
     try:
@@ -251,7 +253,7 @@ def _ask(
 def _out_of_range(group: GroupHandle, refusal: Refusal, offset: object) -> InvalidInput:
     first, last = refusal.words
     return InvalidInput(
-        f"offset {offset} lies beyond stream {group.stream.name!r}, which holds {first} to {last}; "
+        f"offset {offset} is beyond stream {group.stream.name!r}, which holds {first} to {last}; "
         f"use an offset up to {int(last) + 1}, 'first' or 'last'"
     )
 
@@ -309,7 +311,7 @@ def _missing(first: int, last: int, present: list[int]) -> Iterator[tuple[int, i
 
 
 def seek(group: GroupHandle, position: Start) -> Operation[int]:
-    """Set where the group stands: all before is done, all from there on is new; returns where."""
+    """Set the position of the group: all before is done, all from it on is new; returns it."""
     check_start(position)
     if isinstance(position, dt.datetime):
         position = yield from offset_at(group.stream, position)
@@ -325,7 +327,7 @@ def seek(group: GroupHandle, position: Start) -> Operation[int]:
 
 
 def info(group: GroupHandle) -> Operation[GroupInfo]:
-    """Return where the group stands; raises UnknownGroup before its first read."""
+    """Return the state of the group; raises UnknownGroup before its first read."""
     try:
         reply = yield Call("hw_group_info", group.key, (group.name,), read_only=True)
     except Refusal:
@@ -334,7 +336,7 @@ def info(group: GroupHandle) -> Operation[GroupInfo]:
 
 
 def remove(group: GroupHandle) -> Operation[bool]:
-    """End the group; returns whether it existed."""
+    """Remove the group; returns whether it existed."""
     call = Call("hw_group_remove", group.key, (group.name,), repeatable=True)
     existed = False
     while True:

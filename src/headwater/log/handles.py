@@ -1,4 +1,4 @@
-"""Handles: what operations know of their object, its names and what is worth remembering."""
+"""Handles: what operations know of their object, its names and cached values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StreamHandle:
     looks at it once, before it asks. ``hot`` is how many messages were in hot nodes when it was
     written last. ``registered`` is shared by all handles of a client: the names that it has added
     to the registry. ``seen`` is how far it was read, ``wrote`` how far a producer wrote, and in
-    which history. ``coder`` is what values are encoded and decoded by, if anything.
+    which history. ``coder`` encodes and decodes values, if there is one.
     """
 
     __slots__ = ("coder", "held", "hot", "key", "name", "registered", "seen", "wrote")
@@ -50,11 +50,11 @@ class StreamHandle:
             self.registered.add(self.name)
 
     def encoded(self, value: Any) -> bytes | str:
-        """Return what is written of a value."""
+        """Return a value as it is written."""
         return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
 
     def encoded_entries(self, entries: Iterable[Any]) -> Iterable[Any]:
-        """Return what is written of entries; see entries.py for what they may be."""
+        """Return entries as they are written; see entries.py for their forms."""
         return entries if self.coder is None else encoded_entries(self.coder, entries)
 
     def decoded(self, messages: list[Any]) -> list[Any]:
@@ -88,7 +88,7 @@ def check_start(start: Start) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """What may be asked of a group: where it starts when it is new, and how it hands out.
+    """What may be asked of a group: where it starts when it is new, and how it delivers.
 
     ``Stream.group`` says what each option means. None leaves an option as the group has it.
     """
@@ -104,7 +104,7 @@ class GroupOptions:
             check_count(self.max_pending, "max_pending", MAX_OFFSET)
 
     def words(self, default_letters: str) -> tuple[Argument, Argument, Argument]:
-        """Spell the options for the server; dead letters go to ``default_letters`` unless named."""
+        """Return the options for the server; ``default_letters`` is the stream if none is named."""
         letters = self.dead_letters
         if letters is None or isinstance(letters, str):
             stream = letters or ""
@@ -134,7 +134,7 @@ class GroupHandle:
     # how many messages this member has noted and not taken.
     to_order: int = field(default=0, init=False)
     ahead: int = field(default=0, init=False)
-    # What returns the offsets that this member has, and keeps in order by itself.
+    # Returns the offsets that this member has and orders itself.
     owned: Callable[[], list[int]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class GroupHandle:
         return self.stream.key
 
     def start_at(self, offset: int) -> None:
-        """Let a new group start at an offset, in place of the time that was given."""
+        """Let a new group start at an offset instead of the time that was given."""
         self.options = replace(self.options, start=offset)
         self.option_words = (str(offset), *self.option_words[1:])
 

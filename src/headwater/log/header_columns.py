@@ -1,4 +1,4 @@
-"""Headers as columns of Arrow: a map for users, one string of bytes for each message at rest."""
+"""Headers as columns of Arrow: a map for users, one byte string per message in the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAP = pa.field("headers", pa.map_(pa.string(), pa.binary()), nullable=False)
 def encoded_column(given: pa.Array) -> pa.Array | None:
     """Return headers as they are stored; None when no message has any. Raises InvalidInput.
 
-    Takes maps, and lists of structs with two fields. Names of Headwater's own are taken along.
+    Takes maps, and lists of structs with two fields. Reserved names of Headwater are kept.
     """
     try:
         listed = given.to_pylist()

@@ -1,4 +1,4 @@
-"""History: noticing that what was read or written before has been lost by the store.
+"""History: noticing that the store has lost what was read or written before.
 
 A failover or a crash may lose the newest messages, and then other messages get their offsets. The
 stream keeps from which offset on each server process has written it (lua/shared/12-history.lua). A
@@ -17,7 +17,7 @@ MOST_STARTS: Final = 16
 
 
 class SeenHistory(NamedTuple):
-    """What a handle knows: of which stream and history, and up to which offset it has come.
+    """What a handle knows: the stream and its history, and the offset that it has reached.
 
     ``lost`` is the first offset of a loss that was reported, 0 without one. ``woken`` is how far a
     blocked read has come since: it is woken by messages alone, and does not know their history.
@@ -56,7 +56,7 @@ def diverged_at(known: bytes, found: bytes) -> int:
 
 
 def first_lost(known: bytes, upto: int, found: bytes, last: int) -> int:
-    """Return the first offset that was lost to somebody who had come to ``upto``; 0 for none.
+    """Return the first lost offset for a client that had reached ``upto``; 0 for none.
 
     ``known`` is the history as it was then, ``found`` the one of a stream that ends at ``last``.
     """
@@ -67,10 +67,11 @@ def first_lost(known: bytes, upto: int, found: bytes, last: int) -> int:
 def go_on(
     seen: SeenHistory, stream: str, at: int, upto: int, created: bytes, history: bytes, last: int
 ) -> tuple[SeenHistory, LostFuture | None]:
-    """Return what is known after a look at a stream, and the error if something was lost.
+    """Return what is known after a look at a stream, and the error if messages were lost.
 
-    ``at`` is where the caller wants to go on, ``upto`` how far it has come with that, and ``last``
-    where the stream ends. After a loss the error stays until the caller goes back to its begin.
+    ``at`` is where the caller wants to continue, ``upto`` how far it has come with that, and
+    ``last`` where the stream ends. After a loss the error stays until the caller goes back to its
+    begin.
     """
     if created != seen.created:
         return SeenHistory(created, history, upto), None
@@ -79,7 +80,7 @@ def go_on(
             return seen, LostFuture(stream, seen.lost, at - 1)
         return SeenHistory(created, history, upto), None
     reached = max(seen.upto, seen.woken)
-    # What woke a read may have been written after the server changed: that is no loss.
+    # What woke a read may have been written after the server changed: that is not a loss.
     known = reached if last < reached else seen.upto
     if first := first_lost(seen.history, known, history, last):
         return SeenHistory(created, history, first - 1, first), LostFuture(stream, first, reached)

@@ -1,6 +1,6 @@
-"""Housekeeping: all that a stream needs done from time to time, whoever has the time.
+"""Housekeeping: everything that a stream needs from time to time, done by any client.
 
-It finishes publishes that were left, seals full nodes and makes hot ones cold, gives up what has
+It finishes abandoned publishes, seals full nodes and makes hot ones cold, gives up what has
 expired, forgets producers and members that are gone, applies the retention policy and, where the
 stream asks for it, compacts. Each step is atomic and does nothing when there is nothing to do, so
 that any number of housekeepers may work at once.
@@ -51,7 +51,7 @@ class Kept:
 
     @property
     def changed(self) -> bool:
-        """Whether anything is other than before."""
+        """Whether anything was changed."""
         return any(
             (
                 self.published,
@@ -68,9 +68,9 @@ class Kept:
 
 
 def keep(stream: StreamHandle, *, left_ms: int = staging.LEFT_MS) -> Operation[Kept]:
-    """Do all that is due to a stream; what cannot be read is reported in ``fault``, not raised.
+    """Do all upkeep of a stream; what cannot be read is reported in ``fault``, not raised.
 
-    A publish that made no step for ``left_ms`` was left by whoever began it, and is finished.
+    A publish without a step for ``left_ms`` was abandoned by its client, and is finished.
     """
     published = sealed = cooled = expired = buried = producers = members = compacted = 0
     retained = Retained(0, 0, None)
@@ -111,7 +111,7 @@ def keep(stream: StreamHandle, *, left_ms: int = staging.LEFT_MS) -> Operation[K
 
 
 def seal_all(stream: StreamHandle) -> Operation[int]:
-    """Seal all that was written, and pack all nodes as small as can be; returns how many sealed."""
+    """Seal everything written, and pack all nodes as small as possible; returns how many sealed."""
     yield complete(stream.key)
     sealed = yield from seal(stream.key, everything=True)
     yield from cool(stream, 0)

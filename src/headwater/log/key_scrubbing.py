@@ -1,4 +1,4 @@
-"""Which keys under the name of a stream belong to it, and which are left of what is gone."""
+"""Which keys under the name of a stream belong to it, and which are left over."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TYPES: Final = {
     b":deleted": "zset",
     b":groups": "zset",
 }
-# What only a stream that was written has.
+# Keys that only a stream that was written has.
 _WRITTEN: Final = (b":tail", b":nodes", b":index", b":producers", b":answers", b":publishing")
 _GROUP_PARTS: Final = (
     *(b":pending", b":due", b":expired", b":waiters", b":served", b":members", b":dead"),
@@ -48,7 +48,7 @@ def check_stream_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
     key, part = stream_key(found.name), found.part
     ledger.kind, ledger.name = "stream", found.name
     if part == b":remade":
-        # It is there only while one call makes it.
+        # It exists only during one call.
         report_orphan(key, found.key, "nothing: it is left of a call", (), ledger)
     elif part in _TYPES:
         right = yield from check_type(key, found.key, _TYPES[part], ledger)
@@ -135,7 +135,7 @@ def _check_group_key(
         ("HGET", key, "era"),
         ("ZRANGE", f"{key}:deleted", 0, -1),
     )
-    # A key of another type is reported where it is met.
+    # A key of another type is reported where it is read.
     if not replies[0] or any(isinstance(reply, Exception) for reply in replies):
         return
     _, score, (at, created, era), now_era, eras = replies
@@ -179,7 +179,7 @@ def _check_deleted(
 def _check_box(
     key: str, group: str, box: bytes, waiter: bytes, ledger: ScrubLedger
 ) -> Checks[None]:
-    """Check that somebody will look into a box: its owner, or who takes back what it left."""
+    """Check that a box will be emptied: by its owner, or by the call that takes it back."""
     seen: tuple[Command, ...] = (
         ("ZSCORE", f"{group}:served", waiter),
         ("ZSCORE", f"{group}:waiters", waiter),
@@ -192,6 +192,6 @@ def _check_box(
     if not there or any(fact is not None for fact in owner) or b" " + waiter + b":" in noted:
         return
     changes: tuple[Command, ...] = (("ZADD", f"{group}:served", 0, waiter),)
-    what = "lets the group take back what lies in it"
+    what = "lets the group take back what is in it"
     repair = Repair(what, key, tuple(zip(seen, owner, strict=True)), changes)
     ledger.found(f"box {shown(waiter)}", "a member that looks into it", "none", repair=repair)

@@ -1,4 +1,4 @@
-"""Keys of streams and topics: all keys of one object lie in one slot of a cluster."""
+"""Keys of streams and topics: all keys of one object are in one slot of a cluster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Lags: how many messages a stream holds from a position on, and how long the oldest has waited.
 
-This is for those who keep their position elsewhere: SQL consumers, queries of Spark. What groups
-and registered readers lag is part of the info of their stream.
+This is for readers that keep their position elsewhere: SQL consumers, queries of Spark. The lag of
+groups and registered readers is part of the info of their stream.
 """
 
 from __future__ import annotations

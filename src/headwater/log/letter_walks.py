@@ -8,7 +8,6 @@ from headwater.errors import InvalidInput
 from headwater.failures import ALL_LETTERS, LetterFilter
 from headwater.log import dead_letters
 from headwater.log.ack_arguments import Letters, letters_and_ranges
-from headwater.log.extents import extent
 from headwater.log.handles import GroupHandle
 from headwater.log.limits import MAX_LETTERS, check_count
 from headwater.log.types import DeadLetter, Redriven
@@ -19,9 +18,9 @@ LetterAction: TypeAlias = Literal["redrive", "discard"]
 
 
 class WalkStep(NamedTuple):
-    """What a step did: letters that were looked at, that fitted, that were moved, that had to stay.
+    """What a step did: letters that were checked, that matched, that were moved, that had to stay.
 
-    ``place`` is where the next step goes on, -1 at the end.
+    ``place`` is where the next step continues, -1 at the end.
     """
 
     looked: int
@@ -29,17 +28,6 @@ class WalkStep(NamedTuple):
     done: int
     gone: int
     place: int
-
-
-def end_of_letters(group: GroupHandle) -> Operation[int]:
-    """Return the place behind the newest dead letter there is now.
-
-    A walk ends there: a message that is redriven may fail again, and is then a new letter.
-    """
-    stream = (yield from dead_letters.dead_ranges(group, 1, 0)).stream
-    if not stream:
-        return 0
-    return (yield from extent(stream)).last + 1
 
 
 def walk(
@@ -65,9 +53,9 @@ def walk(
 def move_named(
     group: GroupHandle, action: LetterAction, origins: list[int], end: int
 ) -> Operation[Redriven]:
-    """Redrive or discard the letters of some messages that lie before ``end``.
+    """Redrive or discard the letters of some messages that are before ``end``.
 
-    To repeat it does no harm: a message that has failed again since has a letter behind the end.
+    A repeat is harmless: a message that has failed again since has a letter after the end.
     """
     if action == "redrive":
         return (yield from dead_letters.redrive(group, origins, len(origins), end))
@@ -81,7 +69,7 @@ def redrive(
     count: int,
     pace: Pace,
 ) -> Operation[Redriven]:
-    """Have letters redelivered that are named or fit, or the oldest, ``count`` at most."""
+    """Redrive letters: those named, those that fit, or the oldest, at most ``count``."""
     if matching is None and pace.check().per_s is None:
         return (yield from dead_letters.redrive(group, letters, count))
     return (yield from _walk_all(group, "redrive", letters, matching, check_count(count), pace))
@@ -94,11 +82,18 @@ def discard(
     count: int,
     pace: Pace,
 ) -> Operation[int]:
-    """Forget letters that are named or fit, or the oldest, ``count`` at most; returns how many."""
+    """Discard letters: those named, those that fit, or the oldest, at most ``count``."""
     if matching is None and pace.check().per_s is None:
         return (yield from dead_letters.discard(group, letters, count))
     most = check_count(count, most=MAX_LETTERS)
     return (yield from _walk_all(group, "discard", letters, matching, most, pace)).returned
+
+
+def move_all(
+    group: GroupHandle, action: LetterAction, matching: LetterFilter | None, pace: Pace
+) -> Operation[Redriven]:
+    """Redrive or discard all letters that there are now and that fit."""
+    return (yield from _walk_all(group, action, None, matching, MAX_LETTERS, pace))
 
 
 def _walk_all(
@@ -123,7 +118,7 @@ def _walk_all(
             done, gone = done + moved.returned, gone + moved.gone
             yield from pace.rest(len(some))
         return Redriven(done, gone)
-    end = yield from end_of_letters(group)
+    end = yield from dead_letters.end_of_letters(group)
     while place >= 0 and done < count:
         most = pace.step(count - done)
         step = yield from walk(group, action, matching or ALL_LETTERS, place, end, most)

@@ -1,4 +1,4 @@
-"""Limits of a group: how many of its messages are in flight, and how fast they are handed out."""
+"""Limits of a group: how many of its messages are in flight, and how fast they are delivered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.store.faults import Refusal
 
 
 def limit(group: GroupHandle, limits: Limits) -> Operation[Limits]:
-    """Set the limits of a group, which is made if there is none; returns those before."""
+    """Set the limits of a group, which is created if there is none; returns those before."""
     call = Call("hw_group_limit", group.key, (group.name, limits.stored()), repeatable=True)
     try:
         return Limits.of_stored((yield call))
@@ -24,7 +24,7 @@ def limit_in_topic(group: TopicGroupHandle, limits: Limits) -> Operation[Limits]
     """Set the limits of a group over a topic, in each partition; returns those before.
 
     Raises InvalidInput for limits in all: no call sees all partitions, which may be on several
-    servers, so nobody could keep them.
+    servers, so they cannot be enforced.
     """
     check_for_topic(limits)
     before = NO_LIMITS

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headwater.errors import InvalidInput, UnreadableNode
 from headwater.headers import MAX_HEADERS_BYTES, MAX_RESERVED_BYTES
+from headwater.log import arrow_compute as pc
 from headwater.log.arrow_text import check_text
 from headwater.log.header_columns import encoded_column
 from headwater.log.limits import (
@@ -87,22 +87,22 @@ def message_crc(tag: bytes, value: bytes, headers: bytes = b"") -> int:
 
 
 def checksum(crc: int, offset: int, time: int, count: int = 1) -> int:
-    """Return the checksum at rest: of the content, and of its place, time and count."""
+    """Return the stored checksum: of the content, and of its place, time and count."""
     return (crc + time + 3 * offset + 5 * count) % CHECK_PRIME
 
 
 def crc_of(blob: bytes) -> int:
-    """Return the CRC in the header of a node; 0 for one of which nothing is left."""
+    """Return the CRC in the header of a node; 0 for an empty one."""
     return int.from_bytes(blob[_CHECKED : _HEADER.size], "little")
 
 
 def header_of(rows: int) -> bytes:
-    """Return the header of a node of so many rows, of which only their number is wanted."""
+    """Return the header of a node of which only the number of rows is needed."""
     return _HEADER.pack(b"HW", _WITHOUT_HEADERS, 0, rows, 0, 0)
 
 
 def belongs(blob: bytes, base: int, last: int, time: int, version: int) -> bool:
-    """Return whether a node is the one that the index means; older versions do not tell."""
+    """Return whether a node is the one in the index; older versions cannot be checked."""
     if version < _CHECKED_VERSION:
         return True
     return version - _CHECKED_VERSION == checksum(crc_of(blob), last, time, last - base + 1)
@@ -174,10 +174,10 @@ def check_batch(batch: pa.RecordBatch) -> None:
 
 
 def _may_exceed(array: pa.Array, most: int) -> bool:
-    """Return False when no value is longer than that, which few of the lengths can tell.
+    """Return False when no value is longer than that, judged by a few of the lengths.
 
-    None is longer than the block of neighbours that it lies in. To compute all lengths costs as
-    much time as to compress the batch.
+    No value is longer than its block of neighbours. Computing all lengths takes as long as
+    compressing the batch.
     """
     rows = len(array)
     if not rows:
@@ -221,14 +221,13 @@ def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     if schema == PLAIN:
         return batch
     if schema.names == PLAIN.names and schema.types == PLAIN.types:
-        # What most callers give: the types are those of a node, and there is nothing to convert.
+        # The usual case: the types are those of a node, and there is nothing to convert.
         return pa.RecordBatch.from_arrays(batch.columns, schema=PLAIN)
     names = set(schema.names)
-    if not {"tag", "value"} <= names or names - {"tag", "value", "time", "headers"}:
-        raise InvalidInput(
-            "append takes the columns tag, value and, if wished, time and headers, not "
-            f"{batch.schema.names}"
-        )
+    known = {"tag", "value"} <= names <= {"tag", "value", "time", "headers"}
+    if not known or len(names) < len(schema.names):
+        wanted = "the columns tag, value and, if wished, time and headers, each once"
+        raise InvalidInput(f"append takes {wanted}, not {schema.names}")
     try:
         columns = [batch.column("tag").cast(pa.string()), batch.column("value").cast(pa.binary())]
         flag = 0

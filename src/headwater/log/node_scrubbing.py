@@ -154,7 +154,7 @@ def _parts(rows: list[IndexRow], first: int) -> list[list[IndexRow]]:
 
 
 def _check_blobs(key: str, rows: list[IndexRow], ledger: ScrubLedger) -> Checks[None]:
-    """Check that each node is there, undamaged, and what its row says; unless it was replaced."""
+    """Check that each node exists, is undamaged and matches its row; unless it was replaced."""
     bases = [row.facts.base for row in rows]
     span: Command = ("ZRANGE", index_key(key), rows[0].last, rows[-1].last, "BYSCORE", "WITHSCORES")
     reply, blobs = yield read(ledger, key, span, ("HMGET", nodes_key(key), *bases))
@@ -198,7 +198,7 @@ def _fault_of(facts: IndexedNode, last: int, blob: bytes | None) -> tuple[str, s
 
 
 def check_stray_nodes(key: str, ledger: ScrubLedger) -> Checks[None]:
-    """Find nodes that the index does not name: nobody reads them."""
+    """Find nodes that the index does not name, which are never read."""
     cursor: bytes | str = "0"
     while True:
         ((cursor, found),) = yield read(ledger, key, ("HSCAN", nodes_key(key), cursor, "COUNT", 10))
@@ -219,5 +219,5 @@ def _report_stray(
     key: str, base: bytes, expected: tuple[tuple[Command, Any], ...], ledger: ScrubLedger
 ) -> None:
     changes: tuple[Command, ...] = (("HDEL", nodes_key(key), base),)
-    repair = Repair("drops it: nobody can read it", key, expected, changes)
+    repair = Repair("drops it: no reader finds it", key, expected, changes)
     ledger.found(f"node at {shown(base)}", "a row of the index", "none", repair=repair)

@@ -1,8 +1,8 @@
-"""Order by tag in a group: the tags of messages are noted before these are handed out.
+"""Order by tag in a group: the tags of messages are noted before these are delivered.
 
-Messages lie packed in the store, which does not see their tags. So a member that finds little to
-take reads ahead, and notes what it sees with its next read, which hands it out. The store keeps
-back what waits for messages of its tag that another member has.
+Messages are packed in the store, which does not see their tags. So a member that finds few messages
+reads ahead, and notes their tags with its next read, which delivers them. The store keeps back
+messages that wait for others of their tag.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ TAGS_PER_CALL: Final = 500
 
 
 def check_terms(options: GroupOptions, count: int, ack_ms: int | None) -> None:
-    """Refuse to take messages in order that need not be acknowledged."""
+    """Refuse order by tag for messages that need not be acknowledged."""
     if options.ordered and count and ack_ms is None:
         raise InvalidInput(
-            "a group that keeps order needs ack_ms: the next message of a tag is handed out when "
+            "a group that keeps order needs ack_ms: the next message of a tag is delivered when "
             "the one before it is acknowledged"
         )
 
 
 def first_wish(group: GroupHandle, count: int, with_info: bool) -> Operation[tuple[Argument, ...]]:
-    """Return what a read asks for beside messages; it notes tags when there may be too few."""
+    """Return what a read asks for besides messages; it notes tags when there may be too few."""
     if group.to_order and group.ahead < count:
         return (yield from next_wish(group, group.to_order, with_info))
     return ("1" if with_info else "", "1" if group.options.ordered else "", _owned(group))
@@ -43,7 +43,7 @@ def first_wish(group: GroupHandle, count: int, with_info: bool) -> Operation[tup
 def next_wish(
     group: GroupHandle, to_order: int, with_info: bool
 ) -> Operation[tuple[Argument, ...]]:
-    """Return what a read asks for beside messages, with tags to note from an offset on."""
+    """Return what a read asks for besides messages, with tags to note from an offset on."""
     notes = yield from _read_tags(group, to_order)
     ordered = "1" if group.options.ordered else ""
     return ("1" if with_info else "", ordered, _owned(group), *notes)
@@ -53,7 +53,7 @@ def note_taken(group: GroupHandle, to_order: int, count: int, messages: list[Mes
     """Remember how a read ended; its messages are returned in the order of the stream."""
     messages.sort(key=attrgetter("offset"))
     group.to_order = to_order
-    # A read that got less than it asked for has taken all that was not kept back.
+    # A read that got less than it asked for has taken everything that was not kept back.
     group.ahead = max(group.ahead - len(messages), 0) if len(messages) == count else 0
 
 
@@ -63,7 +63,7 @@ def _owned(group: GroupHandle) -> str:
 
 
 def _read_tags(group: GroupHandle, start: int) -> Operation[tuple[Argument, ...]]:
-    """Read ahead from ``start``, where the group stands; returns what a read notes of it."""
+    """Read ahead from ``start``, the position of the group; returns the tags to note."""
     stop = start + TAGS_PER_CALL - 1
     part = yield from fetch_part(group.stream, start, stop)
     last = min(part.covered, stop)

@@ -1,4 +1,4 @@
-"""Groups that hand out nothing until further notice."""
+"""Groups that deliver nothing until they are resumed."""
 
 from __future__ import annotations
 

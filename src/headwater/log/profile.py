@@ -1,8 +1,8 @@
-"""The profile of a stream: how its messages lie over offsets, times and bytes, by its nodes.
+"""The profile of a stream: how its messages are spread over offsets, times and bytes, by its nodes.
 
-No message is read. The index of nodes is looked at in so many places as the picture has, so that a
-stream of any length costs as much as a short one. What lies between two places is taken to lie
-evenly; with no more nodes than places, every count is exact up to the nodes at its borders.
+No message is read. The index of nodes is looked at in as many places as the picture has, so that a
+stream of any length costs as much as a short one. Between two places an even distribution is
+assumed; with no more nodes than places, every count is exact up to the nodes at its borders.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class TimeBar(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamProfile:
-    """How a part of a stream lies in nodes.
+    """How a part of a stream is stored in nodes.
 
-    ``nodes`` are those of the part, of which ``sample`` has some at equal distances, or all.
+    ``nodes`` are those of the part; ``sample`` has some of them at equal distances, or all.
     ``cold`` is the offset up to which nodes are cold, ``holes`` how many offsets of the stream have
     no message any more, ``bytes`` what all nodes take, ``tail_bytes`` what is not sealed. ``tail``
     has times of some messages that are not sealed, by their offsets.
@@ -98,7 +98,7 @@ class StreamProfile:
 def stream_profile(
     stream: str, first: int, last: int, sample: int = 256
 ) -> Operation[StreamProfile]:
-    """Return how first..last of a stream lies in nodes; one call, which changes nothing."""
+    """Return how first..last of a stream is stored in nodes; one call, which changes nothing."""
     check_int(sample, "sample", 1, MAX_SAMPLES)
     call = Call("hw_stream_profile", stream_key(stream), (first, last, sample), read_only=True)
     found: dict[str, Any] = {key.decode(): value for key, value in rows((yield call), 2)}
@@ -112,7 +112,7 @@ def stream_profile(
 
 
 def histogram(profile: StreamProfile, low: int, high: int, bars: int) -> list[TimeBar]:
-    """Return about how many messages of low..high each of so many equal spans of time has."""
+    """Return about how many messages of low..high each of this many equal spans of time has."""
     low, high = max(low, profile.first), min(high, profile.last)
     points = profile.points(low, high)
     if low > high or not points:

@@ -1,4 +1,4 @@
-"""What must be true of publishes that are not finished: all that they have to move is there."""
+"""Checks of unfinished publishes: everything that they have to move is there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_publishes(key: str, ledger: ScrubLedger) -> Checks[None]:
 def _check_stagings(key: str, producer: bytes, ledger: ScrubLedger) -> Checks[None]:
     """Check that what a publish has still to move is there.
 
-    Those in front may have been moved already. A publish that is not begun yet holds none.
+    The first ones may have been moved already. A publish that has not begun holds none.
     """
     names = f"{key}:publish:".encode() + producer
     start = 0

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headwater.inputs import Duration
 from headwater.log import counts, history
-from headwater.log.arrivals import arrivals, woken_messages
+from headwater.log.blocking import arrivals, woken_messages
 from headwater.log.extents import extent
 from headwater.log.fetching import FetchedPart, fetch, fetch_part
 from headwater.log.handles import StreamHandle
@@ -64,7 +64,7 @@ def read(
         return found
     deadline = (yield Clock()) + patience
     while entries := (yield from arrivals(stream, offset, count, deadline)):
-        # What woke a reader says nothing about the bounds.
+        # The entry that woke a reader does not contain the bounds.
         woken = [] if with_info else woken_messages(stream, entries, offset, count)
         found = (woken, 0, 0) if woken else (yield from _read_now(stream, offset, count))
         if found[0]:
@@ -81,9 +81,9 @@ def read_from(
     *,
     looks: bool = False,
 ) -> Operation[Passage]:
-    """Read on from ``offset``: up to ``count`` messages, where to go on, and what was evicted.
+    """Read on from ``offset``: up to ``count`` messages, where to continue, and what was evicted.
 
-    Offsets that compaction emptied are passed over; only evicted ones are a gap. With ``looks``, a
+    Offsets that compaction emptied are skipped; only evicted ones are a gap. With ``looks``, a
     blocked read takes nothing from what woke it: then the history of all that it returns is known.
     """
     check_offset(offset)
@@ -105,18 +105,18 @@ def read_from(
 
 
 def complete(key: str) -> Call:
-    """Have a write completed or dropped that stopped half-way: the tail goes beyond the end."""
+    """Complete or drop a write that stopped half-way: the tail goes beyond the end."""
     return Call("hw_stream_complete", key, repeatable=True)
 
 
 def _look(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart]:
-    """Fetch what a reader goes on with. Raises LostFuture when it has come beyond what is there."""
-    # Looked at before asking: other readers of this handle may be further when the reply is here.
+    """Fetch what a reader needs next. Raises LostFuture when it is beyond what is there."""
+    # Read before the call: other readers of this handle may be further when the reply arrives.
     seen = stream.seen
     part = yield from fetch_part(stream, at, end)
     last = part.last
     if last < max(seen.upto, seen.woken) and part.created == seen.created:
-        # Unless that is a write that was not noted, as its call stopped half-way.
+        # Unless that is a write whose call stopped half-way.
         last = yield complete(stream.key)
     upto = min(part.covered, end, last)
     stream.seen, lost = history.go_on(seen, stream.name, at, upto, part.created, part.history, last)
@@ -137,8 +137,14 @@ class FoundRuns(NamedTuple):
     last: int
 
 
-def read_runs(stream: StreamHandle, offset: int, count: int) -> Operation[FoundRuns]:
-    """Read ``count`` messages from ``offset`` on as they lie; no objects are made of them."""
+def read_runs(
+    stream: StreamHandle, offset: int, count: int, *, whole: bool = True
+) -> Operation[FoundRuns]:
+    """Read ``count`` messages from ``offset`` on as they are stored, without making objects.
+
+    Unless they are wanted as a ``whole``, those of one full reply are enough: large messages would
+    take any amount of memory.
+    """
     check_offset(offset)
     check_count(count)
     found: list[Run] = []
@@ -150,7 +156,7 @@ def read_runs(stream: StreamHandle, offset: int, count: int) -> Operation[FoundR
         covered = min(covered, end)
         found += [run.cut(at, covered) for run in runs if run.last >= at]
         at = max(at, covered + 1)
-        if at > last or covered < at - 1:
+        if at > last or covered < at - 1 or (found and not whole):
             break
     return FoundRuns(found, at - offset, first, last)
 
@@ -179,7 +185,7 @@ def _place(out: list[Message | None], run: Run, offset: int) -> None:
 
 
 def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passage]:
-    """Gather up to ``count`` messages over any number of holes, and of one full reply at most."""
+    """Collect up to ``count`` messages over any number of holes, at most one full reply."""
     messages: list[Message] = []
     at, gap, span = offset, None, count
     while True:
@@ -188,7 +194,7 @@ def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passa
         covered = min(covered, end)
         if at < first:
             if at > (gap[1] + 1 if gap else offset):
-                # It was evicted while this read was on its way: the next read reports the gap.
+                # It was evicted during this read: the next read reports the gap.
                 break
             gap, at = (offset, first - 1), first
         for run in runs:
@@ -217,9 +223,9 @@ class UnopenedNode(NamedTuple):
 
 
 class Scanned(NamedTuple, Generic[Piece]):
-    """What one reply of a scan holds, in order of offset, and where to go on (0: at the end).
+    """What one reply of a scan holds, in order of offset, and where to continue (0: at the end).
 
-    ``first``, ``last`` and ``created`` say where the stream stood, and which one it was.
+    ``first``, ``last`` and ``created`` are the bounds of the stream, and which stream it was.
     """
 
     pieces: list[Piece]
@@ -247,7 +253,7 @@ def scan_part(
 def scan_unopened(
     stream: StreamHandle, at: int, stop: int
 ) -> Operation[Scanned[pa.RecordBatch | UnopenedNode]]:
-    """Do as scan_part does, but return nodes that lie wholly in the range unopened."""
+    """Do as scan_part does, but return nodes that are wholly in the range unopened."""
     reply = ReadReply(*(yield _part(stream, "", at, stop)))
     start = max(at, reply.first)
     pieces: list[tuple[int, pa.RecordBatch | UnopenedNode]] = []
@@ -280,7 +286,7 @@ def _part(stream: StreamHandle, held: str, at: int, stop: int, most: int = REPLY
 def _cut(
     runs: Iterable[Run], start: int, stop: int, *, headers: bool = False
 ) -> list[tuple[int, pa.RecordBatch]]:
-    """Return the rows of runs that lie in the range, those of each run with its first offset."""
+    """Return the rows of runs that are in the range, those of each run with its first offset."""
     found = [
         (run.base, run.cut(start, stop - 1).to_arrow(headers=headers))
         for run in runs
@@ -318,7 +324,7 @@ def newest_sequence(key: str, producer: str) -> Operation[int | None]:
 
 
 def info(stream: StreamHandle) -> Operation[StreamInfo]:
-    """Return where a stream stands; one that was never written is empty."""
+    """Return the state of a stream; one that was never written is empty."""
     reply = yield Call("hw_stream_info", stream.key, read_only=True)
     found = record(StreamInfo, reply, name=stream.name)
     if len(found.groups) < LISTED_GROUPS:

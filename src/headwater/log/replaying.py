@@ -1,9 +1,9 @@
-"""Replaying a range of a stream into another one: once, at a speed, and on after whatever ends it.
+"""Replaying a range of a stream into another one: once, at a speed, resumable.
 
 Parts of the range are written with a producer, and with the last offset of the part as sequence: so
-the target itself knows how far the replay is, in the same step as it takes a part. Whoever repeats
-a replay goes on there, and writes nothing twice. Parts are cut by what is in the source alone, so
-that even two who replay the same range at the same time write the same parts.
+the target itself knows how far the replay is, in the same step in which it takes a part. A repeated
+replay continues there, and writes nothing twice. Parts are cut by what is in the source alone, so
+that two clients that replay the same range at the same time write the same parts.
 
 Without I/O: both clients run the operations of ``ReplayRun`` and wait in between as it says.
 """
@@ -24,12 +24,14 @@ from headwater.log.types import Message
 from headwater.log.writing import write_many
 from headwater.store.call import Operation
 
-# A part has so many messages and bytes at most, and lasts so long when it is played.
+# The most messages and bytes of a part, and how long it lasts when it is played.
 _PART_MESSAGES: Final = 500
 _PART_BYTES: Final = 1024 * 1024
 _PART_MS: Final = 200
-# Nobody who asks for the end waits longer than this.
+# A request to stop is noticed within this time.
 _PAUSE_S: Final = 0.1
+LEAST_SPEED: Final = 0.001
+MOST_SPEED: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +85,17 @@ class ReplayRequest(NamedTuple):
             check_name(self.producer, "producer")
         for offset in (self.first, self.last):
             if offset is not None and not 1 <= offset <= MAX_OFFSET:
-                raise InvalidInput(f"{offset!r} is no offset; offsets begin at 1")
+                raise InvalidInput(f"{offset!r} is not an offset; offsets begin at 1")
         if self.first is not None and self.last is not None and self.first > self.last:
             raise InvalidInput(f"the range ends at {self.last}, before it begins at {self.first}")
-        if self.speed is not None and not 0.001 <= self.speed <= 1_000_000:
-            raise InvalidInput(f"speed is 1 for as it was, 10 for ten times that, not {self.speed}")
+        if self.speed is not None and not LEAST_SPEED <= self.speed <= MOST_SPEED:
+            raise InvalidInput(
+                f"speed is 1 for the original speed, 10 for ten times that, not {self.speed}"
+            )
 
 
 class ReplayRun:
-    """A replay under way: hands out operations, and says how long to wait before each."""
+    """A replay in progress: yields operations, and says how long to wait before each."""
 
     def __init__(
         self,
@@ -175,7 +179,7 @@ class ReplayRun:
         self._at = self._next = max(self._first, 0 if done is None else done + 1)
 
     def _open_group(self) -> Operation[None]:
-        """Create the sandbox group, unless it is there, behind what its stream holds."""
+        """Create the sandbox group, unless it exists, after what its stream holds."""
         options = GroupOptions("last")
         handle = GroupHandle(self._target, self._asked.group or "", "replay", options)
         yield from grouping.read(handle, 0, None, None, None)
@@ -192,7 +196,7 @@ class ReplayRun:
         else:
             self._next = min(passage.next, self._last + 1)
             if self._next == self._at:
-                # Nothing is there, though the range says so: the store has lost it.
+                # Nothing is there, although it is in the range: the store has lost it.
                 self._next = self._last + 1
         if not part:
             self._at = self._next
@@ -200,7 +204,7 @@ class ReplayRun:
             self._began = (self._clock(), part[0].time_ms)
 
     def _cut(self, messages: list[Message[Any]]) -> list[Message[Any]]:
-        """Return the messages that are written together, which depends on nothing but them."""
+        """Return the messages that are written together, which depends only on them."""
         size = 0
         for place, message in enumerate(messages):
             size += len(message.value)

@@ -99,7 +99,7 @@ class IndexedNode(NamedTuple):
 
 
 class NodeFacts(NamedTuple):
-    """A node without its bytes, as those see it who rewrite nodes."""
+    """A node without its bytes, for clients that rewrite nodes."""
 
     base: int
     last: int
@@ -168,7 +168,7 @@ class OffsetAtReply(NamedTuple):
 
 
 class CutNode(NamedTuple):
-    """A node with holes that an eviction would cut: what lies from ``stay`` on is to stay."""
+    """A node with holes that an eviction would cut: messages from ``stay`` on are kept."""
 
     base: int
     last: int
@@ -178,7 +178,7 @@ class CutNode(NamedTuple):
 
 
 class EvictReply(NamedTuple):
-    """hw_stream_evict. ``more``: 1: another call frees the rest; 2: the same call goes on."""
+    """hw_stream_evict. ``more``: 1: another call frees the rest; 2: the same call continues."""
 
     gone: int
     more: int
@@ -202,7 +202,7 @@ class RetainReply(NamedTuple):
 
 
 class RetainPreviewReply(NamedTuple):
-    """hw_stream_retain_preview. ``place`` is where the next call goes on, -1 at the end."""
+    """hw_stream_retain_preview. ``place`` is where the next call continues, -1 at the end."""
 
     first: int
     last: int
@@ -212,7 +212,7 @@ class RetainPreviewReply(NamedTuple):
 
 
 class TidyReply(NamedTuple):
-    """hw_stream_tidy: how many were forgotten, and where the next call goes on, -1 at the end."""
+    """hw_stream_tidy: how many were forgotten, and where the next call continues, -1 at the end."""
 
     producers: int
     members: int
@@ -242,11 +242,11 @@ def record(kind: type[Record], reply: Reply, **known: Any) -> Record:
 
 
 def rows(flat: Reply, size: int) -> Iterator[tuple[Any, ...]]:
-    """Cut a flat reply into rows of so many values."""
+    """Cut a flat reply into rows of this many values."""
     return zip(*(iter(flat),) * size, strict=True)
 
 
-# How the server spells a value, by the type that a record's field is annotated with.
+# How the server formats a value, by the annotated type of the record's field.
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "int": int,
     "bool": bool,

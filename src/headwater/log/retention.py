@@ -27,7 +27,7 @@ from headwater.store.call import Argument, Call, Operation
 PRODUCER_MS = 7 * 24 * 3600 * 1000
 MEMBER_MS = 3600 * 1000
 
-# A preview looks at so many times 256 nodes, which are about 10^8 messages.
+# A preview looks at this many times 256 nodes, which are about 10^8 messages.
 _MOST_PREVIEWS = 400
 
 # There were more readers than one call of hw_stream_evict asks for their positions.
@@ -37,7 +37,7 @@ ASK_AGAIN = 2
 class RetentionPreview(NamedTuple):
     """What a policy would evict: ``first`` to ``limit`` of a stream that ends at ``last``.
 
-    ``more``: there are so many nodes that it would evict even more.
+    ``more``: there were more nodes than one preview reads, and it would evict more.
     """
 
     first: int
@@ -64,7 +64,7 @@ def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[
         reply = EvictReply.of((yield call))
         gone += reply.gone
     more, cut = reply.more, reply.cut
-    # What -n means was settled by the first call; the rest only frees what that one left.
+    # The first call has resolved -n; further ones only free what it left.
     while more:
         call = Call("hw_stream_evict", key, (1,), repeatable=True, messages=counts.evicted)
         rest = EvictReply.of((yield call))
@@ -138,9 +138,9 @@ def _retain(key: str, args: tuple[Argument, ...], force: int) -> Operation[Retai
 def set_reader(
     key: str, reader: str, offset: int | None, *, forward: bool = False
 ) -> Operation[None]:
-    """Note which offset a reader outside the log needs next; None forgets the reader.
+    """Register the offset that a reader outside the log needs next; None forgets the reader.
 
-    forward: unless it is further already, as somebody of the same name may have noted.
+    forward: unless it is further already, because another process of the same name registered that.
     """
     position: Argument = "" if offset is None else check_count(offset, "offset", MAX_OFFSET)
     args = (check_name(reader, "reader"), position, "1" if forward else "")
@@ -148,7 +148,7 @@ def set_reader(
 
 
 def seek_reader(stream: StreamHandle, reader: str, position: Start) -> Operation[int]:
-    """Note that a reader outside the log needs a place of the stream next; returns the offset."""
+    """Set the position of a reader outside the log; returns the offset."""
     check_start(position)
     bounds = yield from extent(stream.name)
     if position == "first":
@@ -161,7 +161,7 @@ def seek_reader(stream: StreamHandle, reader: str, position: Start) -> Operation
         offset = yield from offset_at(stream, position)
     if offset > bounds.last + 1:
         raise InvalidInput(
-            f"offset {offset} lies beyond stream {stream.name!r}, which ends at {bounds.last}; "
+            f"offset {offset} is beyond stream {stream.name!r}, which ends at {bounds.last}; "
             f"use an offset up to {bounds.last + 1}, 'first' or 'last'"
         )
     yield from set_reader(stream.key, reader, offset)
@@ -171,7 +171,7 @@ def seek_reader(stream: StreamHandle, reader: str, position: Start) -> Operation
 def tidy(
     key: str, producer_ms: int = PRODUCER_MS, member_ms: int = MEMBER_MS
 ) -> Operation[tuple[int, int]]:
-    """Forget producers and members that were silent for so long; returns how many of each."""
+    """Forget producers and members that were silent for that long; returns how many of each."""
     producers = members = place = 0
     while True:
         args = (producer_ms, member_ms, place)

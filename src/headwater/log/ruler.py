@@ -1,7 +1,7 @@
-"""The ruler of a stream: what became of its offsets in each group, drawn from ranges.
+"""The ruler of a stream: the state of its offsets in each group, as ranges.
 
 Offsets are dense and what is pending is kept as ranges, so that a part of any length costs as much
-as a short one: at most so many ranges as the picture has cells.
+as a short one: at most as many ranges as the picture has cells.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MAX_CELLS: Final = 512
 
 
 class PendingRange(NamedTuple):
-    """Offsets that were handed out together and are not acknowledged.
+    """Offsets that were delivered together and are not acknowledged.
 
-    They are looked at again at ``due_ms``, 0 for now. With ``ranges`` above 1 it is the hull of so
-    many that lie too close for the picture; attempt and deadline are those of the first.
+    They are looked at again at ``due_ms``, 0 for now. With ``ranges`` above 1 it is the hull of
+    that many, which are too close for the picture; attempt and deadline are those of the first.
     """
 
     first: int
@@ -33,7 +33,7 @@ class PendingRange(NamedTuple):
 
 
 class DeadOffsets(NamedTuple):
-    """Offsets that a group gave up together, after so many attempts."""
+    """Offsets that a group gave up together, and their number of attempts."""
 
     first: int
     last: int
@@ -42,7 +42,7 @@ class DeadOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupRuler:
-    """What became of a part of a stream in one group.
+    """What happened to a part of a stream in one group.
 
     Offsets from ``next`` on are new; from ``start`` on and before ``next`` they are done, unless
     they are in one of the lists. ``start`` is where the group began, or the lowest offset that it
@@ -63,7 +63,7 @@ class GroupRuler:
 def group_ruler(
     group: GroupHandle, first: int, last: int, cells: int = 256
 ) -> Operation[GroupRuler | None]:
-    """Return what became of first..last in a group, None when it is gone; changes nothing."""
+    """Return what happened to first..last in a group, None when it is gone; changes nothing."""
     check_int(cells, "cells", 1, MAX_CELLS)
     args = (group.name, first, last, cells)
     try:

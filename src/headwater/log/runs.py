@@ -1,6 +1,6 @@
 """Runs: the nodes and tail entries of a reply, in order of offset, from which messages are made.
 
-A run is what lies together: a packed batch, or plain entries side by side. Python objects or Arrow
+A run is what is together: a packed batch, or plain entries side by side. Python objects or Arrow
 columns are only made of the rows that were asked for.
 """
 
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headwater.errors import UnreadableNode
 from headwater.headers import Headers
+from headwater.log import arrow_compute as pc
 from headwater.log import node
 from headwater.log.group_replies import GroupReadReply
 from headwater.log.replies import ReadReply, SentNode
@@ -39,7 +39,7 @@ _NONE_HEADED: Mapping[int, bytes] = MappingProxyType({})
 
 
 class Run(Protocol):
-    """Messages that lie together at the offsets base..last."""
+    """Messages that are together at the offsets base..last."""
 
     @property
     def base(self) -> int:
@@ -54,7 +54,7 @@ class Run(Protocol):
         """Whether a message may have headers."""
 
     def cut(self, first: int, last: int) -> Run:
-        """Return the part that lies in first..last."""
+        """Return the part that is in first..last."""
 
     def hole_to(self, offset: int) -> int:
         """Return the last of the empty offsets that follow ``offset``, or ``offset`` itself."""
@@ -192,9 +192,9 @@ def message_of(
 
 
 class Held(NamedTuple):
-    """The cached node, the one that was read last: reading it bit by bit fetches and opens it once.
+    """The cached node, the one that was read last: reading it in parts fetches and opens it once.
 
-    ``last`` is its last offset, behind which the next node begins.
+    ``last`` is its last offset, after which the next node begins.
     """
 
     created: bytes
@@ -215,7 +215,7 @@ NOTHING_HELD = Held(b"", -1, -1, 0, None)
 def open_runs(reply: ReadReply | GroupReadReply, held: Held, stream: str) -> tuple[list[Run], Held]:
     """Open what a read brought; returns the runs in order of offset, and the node to cache.
 
-    A tail entry may be sealed in part: only what lies above ``sealed`` counts of it. Raises
+    A tail entry may be sealed in part: only what is above ``sealed`` counts of it. Raises
     UnreadableNode when something is damaged; ``stream`` is the name for it.
     """
     runs: list[Run] = []
@@ -237,7 +237,7 @@ def open_runs(reply: ReadReply | GroupReadReply, held: Held, stream: str) -> tup
 
 def open_node(sent: SentNode, stream: str) -> pa.RecordBatch:
     """Open a node that the index lists; raises UnreadableNode when the two do not agree."""
-    # A node of which compaction left nothing has no bytes.
+    # A node from which compaction removed everything has no bytes.
     return _looked_at(sent, stream, node.unpack) if sent.blob else node.EMPTY
 
 
@@ -258,7 +258,7 @@ def _looked_at(sent: SentNode, stream: str, look: Callable[[bytes], Look]) -> Lo
 
 
 def is_partial(fields: list[bytes]) -> bool:
-    """Return whether an entry of the tail is not whole without the one that follows it."""
+    """Return whether an entry of the tail is incomplete without the next one."""
     return fields[-2] == b"m"
 
 
@@ -268,7 +268,7 @@ def is_elsewhere(fields: list[bytes]) -> bool:
 
 
 def open_entries(entries: Iterable[Any], stream: str = "") -> list[Run]:
-    """Open tail entries; plain ones that lie side by side become one run.
+    """Open tail entries; plain ones that are side by side become one run.
 
     Raises UnreadableNode for one that is damaged. Those of older writers have no checksum.
     """

@@ -1,8 +1,8 @@
 """What must be true of a stream, and how it is checked while it is in use.
 
-Nodes and their index agree one to one and follow each other up to ``sealed``; the tail goes on from
-there to ``last``, and not beyond; bytes and checksums are right; the counters are the sums; what
-producers were answered lies in the stream. See headwater/store/scrubbing.py for how checks work.
+Nodes and their index agree one to one and follow each other up to ``sealed``; the tail continues
+from there to ``last``, and not beyond; bytes and checksums are right; the counters are the sums;
+what producers were answered is in the stream. See headwater/store/scrubbing.py for how checks work.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _check_head(key: str, ledger: ScrubLedger) -> Checks[StreamHead | None]:
     _check_bounds(key, head, ledger)
     tail_end = int(newest[0][0][2:]) if newest else 0
     if tail_end > head.last or head.replacing:
-        # What a call left half done is completed first: until then nodes may not be listed.
+        # A half-done call is completed first: until then nodes may not be listed.
         yield from _check_unfinished(key, head, ledger)
         return head
     if indexed != kept:
@@ -104,8 +104,8 @@ def _check_bounds(key: str, head: StreamHead, ledger: ScrubLedger) -> None:
 def _check_unfinished(key: str, head: StreamHead, ledger: ScrubLedger) -> Checks[None]:
     """Report a write, or a change of nodes, that stopped half-way.
 
-    The next call that writes completes it, or drops what is not whole; nobody was told that it was
-    written. The functions of the stream do so when they are asked to tidy it.
+    The next call that writes completes it, or drops what is not whole; the write was never
+    acknowledged. The functions of the stream do so when they are asked to tidy it.
     """
     entries: Command = ("XRANGE", tail_key(key), f"(0-{head.last}", "+", "COUNT", PAGE)
     values, beyond = yield read(ledger, key, head_command(key), entries)
@@ -132,7 +132,7 @@ def _check_unfinished(key: str, head: StreamHead, ledger: ScrubLedger) -> Checks
 
 
 def _check_beyond_sealed(key: str, head: StreamHead, ledger: ScrubLedger) -> Checks[None]:
-    """Nodes lie beyond `sealed`: their sealing stopped half-way.
+    """Nodes are beyond `sealed`: their sealing stopped half-way.
 
     The tail may still have their messages.
     """

@@ -1,7 +1,7 @@
 """Searching a stream for messages by tag, text or a field of JSON, within a budget.
 
 A log has no index of what is in its messages: a search reads them, node by node, and stops when it
-has found enough or has used up what it may take. It then says where to go on.
+has found enough or has used up what it may take. It then says where to continue.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headwater.errors import InvalidInput
+from headwater.log import arrow_compute as pc
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import MAX_MS, MAX_OFFSET, MAX_READ, check_count, check_offset
 from headwater.log.reading import info, scan_part
@@ -23,10 +23,10 @@ from headwater.log.runs import message_of
 from headwater.log.types import Message, Searched, StreamInfo
 from headwater.store.call import Clock, Operation, YieldTurn
 
-# What is read at once: so many offsets, or fewer when messages are large.
+# How many offsets are read at once; fewer when messages are large.
 _PART_OFFSETS: Final = 10_000
 _PART_BYTES: Final = 8 * 1024 * 1024
-# What is opened, and what is looked at, before others of an event loop have their turn.
+# How much is opened, and checked, before other tasks of an event loop run.
 _REPLY_BYTES: Final = 128 * 1024
 _TURN_BYTES: Final = 128 * 1024
 _CONDITION: Final = re.compile(r"([^=<>!\s]+)\s*(?:(!=|=|<|>)\s*(.*))?", re.DOTALL)
@@ -69,7 +69,7 @@ class FieldCondition:
 
     @property
     def word(self) -> str | None:
-        """A text that every value has in it for which the condition holds; None without one."""
+        """A text that is in every value for which the condition holds; None without one."""
         names = [step for step in self.path if isinstance(step, str)]
         # Other names may be spelled in JSON by escapes.
         return next((name for name in reversed(names) if re.fullmatch(r"[\w-]+", name, re.A)), None)

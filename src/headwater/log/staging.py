@@ -1,9 +1,10 @@
-"""Staging and publishing: many write batches side by side, and one brings them into the log, once.
+"""Staging and publishing: many clients stage batches in parallel, and one publishes them, once.
 
-What is staged lies beside the stream, in its slot, and nobody sees it. A publish names stagings in
-order, with a producer and a sequence. Its first call notes them, and from then on they will be in
-the stream, once each, in that order: the rest is steps that do a bounded amount of work and may be
-repeated by anybody. A publish of a sequence that is done or under way takes nothing new.
+Staged batches are beside the stream, in its slot, and readers do not see them. A publish names
+stagings in order, with a producer and a sequence. Its first call records them, and from then on
+they will be in the stream, once each, in that order: the rest is steps that do a bounded amount of
+work and may be repeated by any client. A publish of a sequence that is done or in progress takes
+nothing new.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from headwater.log.types import Published
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 
-# How long a staging that nobody adds to waits for its publish.
+# How long a staging to which nothing is added waits for its publish.
 STAGED_MS: Final = 24 * 3600 * 1000
-# A publish that stood still for so long was left by whoever began it.
+# A publish without progress for this long was abandoned by the client that began it.
 LEFT_MS: Final = 60_000
 
 
@@ -74,7 +75,7 @@ def unstage(stream: StreamHandle, stagings: Sequence[str]) -> Operation[int]:
 
 
 def staged_bytes(stream: StreamHandle, prefix: str = "") -> Operation[int]:
-    """Return how many bytes are staged and not published, under names that begin so.
+    """Return how many bytes are staged and not published, under names with a prefix.
 
     Of more than 1000 stagings, those are counted that expire last.
     """
@@ -85,7 +86,7 @@ def staged_bytes(stream: StreamHandle, prefix: str = "") -> Operation[int]:
 def publish(
     stream: StreamHandle, stagings: Sequence[str], producer: str, sequence: int
 ) -> Operation[Published]:
-    """Bring stagings into the stream, in order, once for each (producer, sequence)."""
+    """Append stagings to the stream, in order, once for each (producer, sequence)."""
     head: tuple[Argument, ...] = (
         check_name(producer, "producer"),
         check_count(sequence, "sequence", MAX_OFFSET),
@@ -108,7 +109,7 @@ def publish(
             names = ()
         if reply.done:
             break
-        # Nodes go to their place as they are when all before them is sealed.
+        # Nodes are kept as they are when everything before them is sealed.
         yield from writing.tidy_up(stream, reply.unsealed > 0, everything=True)
     published = reply.last - reply.first + 1
     if published > 0 and not reply.repeat:

@@ -143,9 +143,9 @@ class Stream(Generic[D]):
     def publish(self, *stagings: str, producer: str, sequence: int) -> Published:
         """Append what is staged under these names, in order, once for each (producer, sequence).
 
-        A publish that has begun will be in the stream as a whole: whoever repeats it, or the
+        A publish that has begun will be in the stream as a whole: a repeat by any client, or the
         housekeeper, finishes it. A repeat drops what is staged under the names it is given, and
-        returns where the first one lies. Raises StagingGone when one of them is not there, and
+        returns where the first one is. Raises StagingGone when one of them is not there, and
         StaleSequence; then nothing has happened. A round trip for each 256 nodes or 8 MiB.
         """
         return self._run(staging.publish(self._handle, stagings, producer, sequence))
@@ -200,7 +200,7 @@ class Stream(Generic[D]):
     def read_from(
         self, offset: int, count: int, *, block_ms: Duration | float | None = None
     ) -> Passage[D]:
-        """Read on from ``offset``: up to ``count`` messages, and the offset to go on from.
+        """Read on from ``offset``: up to ``count`` messages, and the offset to continue from.
 
         This is for readers that keep their own position. It returns fewer messages when they are
         large, so that memory stays bounded. Holes that compaction left are passed over, even when
@@ -215,8 +215,8 @@ class Stream(Generic[D]):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of start..stop-1 as record batches: offset, tag, value, time.
 
-        With ``headers``, a further column has them: map<string, binary>. The scan ends at what is
-        the end of the stream when it gets there. Evicted and compacted offsets are left out.
+        With ``headers``, a further column has them: map<string, binary>. The scan ends where the
+        stream ends when it gets there. Evicted and compacted offsets are left out.
         """
         at, end = reading.scan_range(start, stop)
         while at and at < end:
@@ -240,7 +240,7 @@ class Stream(Generic[D]):
         In ``tag`` a * stands for any text; ``where`` is like ``fare.amount>12``. All that are given
         must hold. It begins at ``start``, or at the end with ``newest_first``, reads all messages
         on its way, and stops after ``count`` found, ``max_messages`` looked at or ``max_ms``: then
-        ``next`` of the answer is where to go on.
+        ``next`` of the answer is where to continue.
         """
         asked = searching.SearchRequest(
             tag, text, where, start, newest_first, count, max_messages, max_ms
@@ -249,7 +249,7 @@ class Stream(Generic[D]):
         return found._replace(messages=self._handle.decoded(found.messages))
 
     def info(self) -> StreamInfo:
-        """Return where the stream stands."""
+        """Return the state of the stream."""
         return self._run(reading.info(self._handle))
 
     def offset_at(self, time_ms: int | dt.datetime) -> int:
@@ -259,7 +259,7 @@ class Stream(Generic[D]):
     def newest_sequence(self, producer: str) -> int | None:
         """Return the newest sequence of a producer that is remembered; None when there is none.
 
-        A producer that starts again goes on from there.
+        A producer that starts again continues from there.
         """
         return self._run(reading.newest_sequence(self._handle.key, producer))
 
@@ -292,7 +292,7 @@ class Stream(Generic[D]):
         return self._run(retention.retain(self._handle.key, policy, force))
 
     def compact(self, *, marker_ms: Duration = compaction.MARKER_MS) -> int:
-        """Keep the last message of every tag; returns how many messages went.
+        """Keep the last message of every tag; returns how many messages were removed.
 
         Offsets stay. An empty value marks a tag as deleted; the mark is removed once it is older
         than ``marker_ms`` and every registered reader is past it.
@@ -307,7 +307,7 @@ class Stream(Generic[D]):
         self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
 
     def seal(self) -> int:
-        """Pack everything written so far as small as can be; returns how many left the tail."""
+        """Pack everything written so far as small as possible; returns how many left the tail."""
         return self._run(housekeeping.seal_all(self._handle))
 
     def register_reader(self, reader: str, offset: int) -> None:
@@ -339,11 +339,11 @@ class Stream(Generic[D]):
         """Return a member's view of a group; its first read creates the group.
 
         A new group starts at "first", "last" (only what comes later), an offset, or a datetime.
-        ``max_pending`` stops new deliveries while so many messages await their ack (0: no limit).
+        ``max_pending`` stops new deliveries while this many messages await their ack (0: no limit).
         ``dead_letters`` keeps what expires in a stream: True for one named after the group, or a
         name. None leaves both as the group has them. ``ordered`` has the group keep the order of
-        each tag, for all its members and for good: a message is handed out when those before it of
-        its tag are acknowledged or buried.
+        each tag, for all its members and permanently: a message is delivered when the earlier
+        messages of its tag are acknowledged or buried.
         """
         options = GroupOptions(start, max_pending, dead_letters, ordered)
         handle = GroupHandle(self._handle, name, member or self._member, options)

@@ -1,7 +1,7 @@
 """Groups over a topic without I/O: a group of the same name in each partition, seen as one.
 
-What concerns several partitions is done in one after the other. When it fails on the way, the error
-says in which partition and what was done before; every operation may be repeated.
+An operation on several partitions is done in one after the other. When it fails half-way, the error
+names the partition and what was done before; every operation may be repeated.
 """
 
 from __future__ import annotations
@@ -143,13 +143,13 @@ def nack(
 def extend(
     group: TopicGroupHandle, messages: Iterable[InTopic], retry_ms: Duration
 ) -> Operation[int]:
-    """Put the redelivery of pending messages off to ``retry_ms`` from now; returns how many."""
+    """Delay the redelivery of pending messages to ``retry_ms`` from now; returns how many."""
     retry_ms = check_ms(retry_ms, DEADLINE, 1)
     return (yield from _in_partitions(group, messages, partial(acks.extend, retry_ms=retry_ms)))
 
 
 def seek(group: TopicGroupHandle, position: TopicStart) -> Operation[dict[int, int]]:
-    """Set where the group stands, in all partitions or in those that are named; returns where."""
+    """Set the position of the group, in all partitions or in those named; returns it."""
     members = yield from group.open()
     if isinstance(position, Mapping):
         positions = dict(position)
@@ -169,7 +169,7 @@ def pause(group: TopicGroupHandle, on: bool) -> Operation[bool]:
 
 
 def group_info(group: TopicGroupHandle) -> Operation[list[GroupInfo]]:
-    """Return where the group stands in each partition."""
+    """Return the state of the group in each partition."""
     return (yield from together(map(grouping.info, (yield from group.open()))))
 
 
@@ -216,7 +216,7 @@ def discard(
     def discard_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[int]:
         nonlocal left
         done = yield from letter_walks.discard(*part, matching, left, pace)
-        # All that are meant remain all: that may be repeated.
+        # If all letters are meant, the call may be repeated.
         left = left if left == MAX_LETTERS else left - done
         return done
 
@@ -244,7 +244,7 @@ def fail(group: TopicGroupHandle, failures: Iterable[Failure]) -> Operation[int]
     for failure in failures:
         if not isinstance(failure.item, TopicMessage):
             raise InvalidInput(
-                f"a failure is of a message as the group read it, not of {failure.item!r}"
+                f"a failure names a message as the group read it, not {failure.item!r}"
             )
         check_partition(failure.item.partition, len(members))
         places.setdefault(failure.item.partition, []).append(failure)
@@ -261,7 +261,7 @@ def release(group: TopicGroupHandle, messages: Iterable[InTopic]) -> Operation[i
 def bury(
     group: TopicGroupHandle, messages: Collection[InTopic], error: BaseException | str | None
 ) -> Operation[int]:
-    """Give messages up; without any, what has expired. Returns how many messages that concerned."""
+    """Give messages up; without any, those that have expired. Returns how many."""
     if messages:
         return (yield from _in_partitions(group, messages, partial(failing.bury, error=error)))
     done = yield from in_each(enumerate((yield from group.open())), dead_letters.give_up)
@@ -269,7 +269,7 @@ def bury(
 
 
 def remove(group: TopicGroupHandle) -> Operation[bool]:
-    """End the group in every partition; returns whether it existed in one."""
+    """Remove the group from every partition; returns whether it existed in one."""
     existed = yield from in_each(enumerate((yield from group.open())), grouping.remove)
     group.begun = False
     return any(existed.values())

@@ -23,7 +23,7 @@ TURN_MS = 20
 
 
 class _TopicRead(NamedTuple):
-    """What was taken from partitions, where each of them ended, and when something comes due."""
+    """What was taken from partitions, where each ended, and when the next message is due."""
 
     messages: list[TopicMessage]
     news: list[tuple[StreamHandle, int]]
@@ -52,7 +52,7 @@ def read_with_info(
 ) -> Operation[TopicWithInfo[TopicMessage]]:
     """Do as read does, and return the bounds of each partition, as its reply gave them.
 
-    Partitions that the read need not ask, having enough, are asked for their bounds at last.
+    Partitions that the read did not need are asked for their bounds at the end.
     """
     found = yield from _read_until(group, count, block_ms, retry_ms, expire_ms, with_info=True)
     members, bounds = (yield from group.open()), found.bounds
@@ -100,7 +100,7 @@ def _read_until(
 
 
 def _complete(news: list[tuple[StreamHandle, int]], woken: list[Any]) -> Operation[None]:
-    """Complete writes that stopped half-way: they wake readers who then find nothing."""
+    """Complete writes that stopped half-way: they wake readers that then find nothing."""
     ends = {tail_key(stream.key): (stream, last) for stream, last in news}
     for tail, entries in woken:
         stream, last = ends.get(tail.decode(), (None, 0))
@@ -136,7 +136,7 @@ def _read_partitions(
             due_ms = taken.due_ms if due_ms < 0 else min(due_ms, taken.due_ms)
         if len(messages) >= count and group.begun:
             break
-    # The first read has gone to every partition: from now on the group stands in all of them.
+    # The first read has reached every partition: from now on the group exists in all of them.
     group.begun = True
     return _TopicRead(messages, news, due_ms, bounds)
 

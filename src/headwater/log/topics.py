@@ -12,11 +12,11 @@ from typing import Any, TypeVar, cast
 from zlib import crc32
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headwater.codecs import Coder
 from headwater.errors import HeadwaterError, InvalidInput, PartitionMismatch
 from headwater.headers import GivenHeaders
+from headwater.log import arrow_compute as pc
 from headwater.log import node, reading, retention, writing
 from headwater.log.entries import encoded_entries
 from headwater.log.handles import StreamHandle
@@ -64,7 +64,7 @@ class TopicHandle:
     def open(self) -> Operation[list[StreamHandle]]:
         """Return the streams; the first to open a topic decides how many there are.
 
-        Raises PartitionMismatch when that is not what is wanted.
+        Raises PartitionMismatch when another number is wanted.
         """
         if not self._streams:
             args = (self.wanted or 0, DEFAULT_PARTITIONS)
@@ -79,11 +79,11 @@ class TopicHandle:
         return self._streams
 
     def encoded(self, value: Any) -> bytes | str:
-        """Return what is written of a value."""
+        """Return a value as it is written."""
         return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
 
     def encoded_entries(self, entries: Iterable[Any]) -> Iterable[Any]:
-        """Return what is written of entries; see entries.py for what they may be."""
+        """Return entries as they are written; see entries.py for their forms."""
         return entries if self.coder is None else encoded_entries(self.coder, entries)
 
     def decoded(self, messages: list[TopicMessage]) -> list[Any]:
@@ -211,7 +211,7 @@ def append(
 
 
 def info(topic: TopicHandle) -> Operation[list[StreamInfo]]:
-    """Return where each partition stands."""
+    """Return the state of each partition."""
     return (yield from together(map(reading.info, (yield from topic.open()))))
 
 

@@ -15,7 +15,7 @@ from headwater.limiting import NO_LIMITS, Limits
 
 Found = TypeVar("Found")
 
-# A group or reader that was silent for so long is named where it holds up retention.
+# A group or reader that was silent for this long is named if it blocks retention.
 IDLE_MS = 24 * 3600 * 1000
 
 
@@ -36,7 +36,7 @@ class Message(msgspec.Struct, Generic[D], frozen=True, gc=False):
 
     @property
     def data(self) -> D:
-        """What the message says; raises Undecodable when it does not fit the codec."""
+        """The decoded value; raises Undecodable when it does not fit the codec."""
         return cast("D", self.value)
 
     @property
@@ -65,12 +65,12 @@ class DecodedMessage(Message[D], frozen=True, gc=True):
 
     @property
     def data(self) -> D:
-        """What the message says; raises Undecodable when it does not fit the codec."""
+        """The decoded value; raises Undecodable when it does not fit the codec."""
         return or_raise(self.decoded)
 
 
 class Passage(NamedTuple, Generic[D]):
-    """What lies from an offset on: everything below ``next`` was seen.
+    """Messages from an offset on: everything below ``next`` was seen.
 
     ``gap`` is the first and last of the offsets that were evicted before they could be read.
     Offsets that are in neither were compacted away. ``last`` is where the stream ended.
@@ -86,7 +86,7 @@ class Searched(NamedTuple, Generic[D]):
     """What a search found, and how far it came.
 
     It has looked at ``searched`` messages, all of those in ``low``..``high``. ``next`` is the
-    offset to go on from in the same direction; None when there is no more. The stream held
+    offset to continue from in the same direction; None when there is no more. The stream held
     ``first``..``last``.
     """
 
@@ -130,9 +130,9 @@ class Placed(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Where a publish lies: its messages are in order from ``first`` to ``last``.
+    """Where a publish is: its messages are in order from ``first`` to ``last``.
 
-    Messages of others may lie between them. ``first`` is above ``last`` when nothing was staged.
+    Messages of others may be between them. ``first`` is above ``last`` when nothing was staged.
     """
 
     first: int
@@ -154,7 +154,7 @@ class TopicMessage(msgspec.Struct, Generic[D], frozen=True, gc=False):
 
     @property
     def data(self) -> D:
-        """What the message says; raises Undecodable when it does not fit the codec."""
+        """The decoded value; raises Undecodable when it does not fit the codec."""
         return cast("D", self.value)
 
     @property
@@ -183,7 +183,7 @@ class DecodedTopicMessage(TopicMessage[D], frozen=True, gc=True):
 
     @property
     def data(self) -> D:
-        """What the message says; raises Undecodable when it does not fit the codec."""
+        """The decoded value; raises Undecodable when it does not fit the codec."""
         return or_raise(self.decoded)
 
 
@@ -191,7 +191,7 @@ class DeadLetter(NamedTuple):
     """A message that a group gave up; ``origin`` is its offset in the stream it came from.
 
     ``attempts`` is how often it was delivered, ``delivered_ms`` when for the first time, ``cause``
-    why it failed for the last time; both are None when nobody reported a failure, as a worker does.
+    why it failed for the last time; both are None when no failure was reported; workers report it.
     ``time_ms`` is when it was buried.
     """
 
@@ -270,7 +270,7 @@ class StreamInfo:
     not necessarily of the last write. ``slowest`` is the group or registered reader that needs the
     lowest offset, ``slowest_next``: before it retention stops; it was seen ``slowest_idle_ms`` ago.
     ``abandoned`` groups were silent for so long that they are not waited for. Of ``bytes``,
-    ``tail_bytes`` are not sealed yet. ``reader_lag_ms``: how old is what each reader needs next.
+    ``tail_bytes`` are not sealed yet. ``reader_lag_ms``: the age of what each reader needs next.
     """
 
     name: str
@@ -300,7 +300,7 @@ class StreamInfo:
 
     @property
     def idle_holder(self) -> str | None:
-        """The group or reader that holds up retention though nobody has seen it for a day."""
+        """The group or reader that blocks retention and was not seen for a day."""
         if self.retention == Retention() or (self.slowest_idle_ms or 0) < IDLE_MS:
             return None
         return self.slowest if (self.slowest_next or 0) <= self.last else None
@@ -308,19 +308,19 @@ class StreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """Where a group stands.
+    """The state of a group.
 
-    ``next`` is the offset handed out next; everything below ``ack_offset`` is done. ``lag`` counts
-    what was not handed out yet, ``pending`` what was and is not acknowledged. ``missed`` messages
+    ``next`` is the offset delivered next; everything below ``ack_offset`` is done. ``lag`` counts
+    what was not delivered yet, ``pending`` what was and is not acknowledged. ``missed`` messages
     were evicted before the group had them; ``gaps`` are the latest ranges of those. ``dead`` counts
     dead letters, ``dead_letters`` is the stream in which they are. ``members`` are the latest 1000.
-    Somebody read last at ``seen_ms``; an ``abandoned`` group was silent for so long that retention
-    does not wait for it until it reads again. ``new_since_ms`` is the time of the oldest message
-    that was not handed out yet, ``pending_since_ms`` that of the oldest pending one, None when
-    there is none; of what is sealed, the time of the newest in its node. What is pending lies in
-    ``pending_ranges``; ``due`` messages of it wait to be redelivered, as 128 ranges tell at most.
-    ``redelivered`` counts since the group began. A ``paused`` group hands out nothing. In an
-    ``ordered`` one tags keep their order. ``in_flight`` is with members; None without such limits.
+    ``seen_ms`` is the time of the last read; an ``abandoned`` group was silent for so long that
+    retention does not wait for it until it reads again. ``new_since_ms`` is the time of the oldest
+    message that was not delivered yet, ``pending_since_ms`` that of the oldest pending one, else
+    None; of a sealed message, the newest time in its node. ``due`` of the pending messages wait to
+    be redelivered, counted in at most 128 ranges. ``redelivered`` counts since the group began. A
+    ``paused`` group delivers nothing, an ``ordered`` one keeps the order of tags. ``in_flight``
+    messages are with members; None without such limits.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Writing to a stream: one message, a batch, Arrow; and sealing what was written.
 
-A batch is one atomic call: all of it is in the log, at neighbouring offsets, or none. How it
-travels depends on its size alone: a few messages as plain entries, more as one packed batch, and
-what fills a node as that node.
+A batch is one atomic call: all of it is in the log, at neighbouring offsets, or none. How it is
+sent depends on its size alone: a few messages as plain entries, more as one packed batch, and what
+fills a node as that node.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headwater.errors import InvalidInput, LogError, StoreError
 from headwater.headers import Carried, GivenHeaders, encode_headers
+from headwater.log import arrow_compute as pc
 from headwater.log import history, node
 from headwater.log.entries import batch_of_entries
 from headwater.log.handles import StreamHandle
@@ -141,8 +141,8 @@ def append(
     note_new(stream, reply.first)
     if producer is not None and not reply.repeat:
         _check_history(stream, reply)
-    # A batch that could have been a node met leftovers in the tail: clear them away, so that
-    # the next one goes straight to the nodes.
+    # A batch that could have been a node followed unsealed messages: seal them, so that the next
+    # one goes straight to the nodes.
     fit = batch.num_rows >= _FIT_MESSAGES
     behind = 0 if reply.repeat else reply.unsealed
     to_seal = behind > 0 and (fit or time_to_seal(behind, batch.num_rows))
@@ -173,7 +173,7 @@ def _digest(batch: pa.RecordBatch) -> str:
 
 
 def _check_history(stream: StreamHandle, reply: WriteReply) -> None:
-    """Raise LostFuture when the store has lost what this producer was told to be written.
+    """Raise LostFuture when the store has lost a write that it acknowledged to this producer.
 
     The write itself is done: a repeat of it returns its offsets.
     """
@@ -190,13 +190,13 @@ def _check_history(stream: StreamHandle, reply: WriteReply) -> None:
 
 
 def note_new(stream: StreamHandle, offset: int) -> None:
-    """Have a stream that begins added to the registry, be it the second one of its name."""
+    """Have a new stream added to the registry, even if another one had its name before."""
     if offset == 1:
         stream.registered.discard(stream.name)
 
 
 def tidy_up(stream: StreamHandle, to_seal: bool, *, everything: bool) -> Operation[None]:
-    """Seal and register, which others could do as well; a fault here must not fail the write.
+    """Seal and register, which any client could do; a fault here must not fail the write.
 
     What is left undone is done with a later write, or by the housekeeper, which reports faults.
     """
@@ -271,8 +271,8 @@ def _bytes(value: Any) -> bytes:
 def seal(key: str, *, everything: bool) -> Operation[int]:
     """Repack the oldest part of the tail into nodes; returns how many messages were sealed.
 
-    Full nodes only, unless ``everything``. Whoever else seals at the same time makes the same
-    nodes of the same messages; the store takes one and ignores the other.
+    Full nodes only, unless ``everything``. Another client that seals at the same time makes the
+    same nodes of the same messages; the store takes one and ignores the other.
     """
     least = 1 if everything else NODE_MESSAGES
     sealed_now = 0
@@ -285,7 +285,7 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
         if last - sealed < least:
             return sealed_now
         if start != sealed + 1 or end < start:
-            # Somebody else sealed, or wrote after what was the end.
+            # Another client sealed, or wrote after the end that was read.
             start, end = sealed + 1, _end_of_node(sealed + 1, last, everything)
             continue
         runs, _ = open_runs(reply, NOTHING_HELD, stream_name(key))

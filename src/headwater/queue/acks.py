@@ -1,8 +1,8 @@
 """What a consumer does with its deliveries: ack, nack, release, extend.
 
 A receipt is the name of a bundle, a point, and the number of a message. Deliveries of one bundle
-are sent as its name and the numbers, "*" for all of them, so that a batch that is acknowledged as
-it was taken is one word.
+are sent as its name and the numbers, "*" for all of them, so that a batch that is acknowledged as a
+whole is one word.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def ack(queue: QueueHandle, deliveries: Iterable[Deliveries]) -> Operation[int]:
 def nack(
     queue: QueueHandle, deliveries: Iterable[Deliveries], delay_ms: Duration
 ) -> Operation[int]:
-    """Give messages back, to be redelivered after a delay; return how many were still held."""
+    """Return messages, to be redelivered after a delay; returns how many were still held."""
     return (yield from _settle(queue, "nack", check_ms(delay_ms, "delay_ms"), deliveries))
 
 
 def release(queue: QueueHandle, deliveries: Iterable[Deliveries]) -> Operation[int]:
-    """Give messages back as if they had not been taken; return how many were still held."""
+    """Return messages as if they had not been taken; returns how many were still held."""
     return (yield from _settle(queue, "release", 0, deliveries))
 
 
@@ -100,7 +100,7 @@ def _receipt(item: Any) -> str | None:
 def by_bundle(receipts: Iterable[str]) -> list[str]:
     """Gather receipts by bundle: name, numbers of its messages, name, numbers, ..."""
     bundles: dict[str, list[str]] = {}
-    # One that is named twice counts once, and not for its neighbour.
+    # A receipt that is named twice counts once, and not for another message.
     for receipt in dict.fromkeys(receipts):
         name, _, number = receipt.partition(".")
         bundles.setdefault(name, []).append(number)

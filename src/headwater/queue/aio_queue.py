@@ -121,10 +121,11 @@ class AsyncQueue(Generic[D]):
         ack_ms: Duration | None = None,
         block_ms: Duration | float | None = None,
         retry_ms: Duration | None = None,
+        max_bytes: int | None = None,
     ) -> list[Delivery[D]]:
         """Take up to ``count`` messages, waiting for a first one if asked; see Queue.pop."""
         found = await self._run(
-            popping.pop(self._handle, count, deadline(ack_ms, retry_ms), block_ms)
+            popping.pop(self._handle, count, deadline(ack_ms, retry_ms), block_ms, max_bytes)
         )
         return self._handle.decoded(found)
 
@@ -133,7 +134,7 @@ class AsyncQueue(Generic[D]):
         return await self._run(acks.ack(self._handle, deliveries))
 
     async def nack(self, *deliveries: Deliveries, delay_ms: Duration = 0) -> int:
-        """Give messages back as failed, to be redelivered or buried; see Queue.nack."""
+        """Return messages as failed, to be redelivered or buried; see Queue.nack."""
         return await self._run(acks.nack(self._handle, deliveries, delay_ms))
 
     async def fail(self, *failures: Failure) -> int:
@@ -151,7 +152,7 @@ class AsyncQueue(Generic[D]):
         return await self._run(failing.bury(self._handle, deliveries, error))
 
     async def release(self, *deliveries: Deliveries) -> int:
-        """Give messages back untried: they are redelivered at once; see Queue.release."""
+        """Return messages untried: they are redelivered at once; see Queue.release."""
         return await self._run(acks.release(self._handle, deliveries))
 
     async def extend(
@@ -165,7 +166,7 @@ class AsyncQueue(Generic[D]):
         return await self._run(acks.extend(self._handle, deliveries, held_ms))
 
     async def stats(self) -> QueueStats:
-        """Return how the queue stands: counts, rates, settings."""
+        """Return the state of the queue: counts, rates, settings."""
         return await self._run(inspecting.stats(self._handle))
 
     async def peek(self, count: int = 10, *, state: State = "ready") -> list[QueueItem]:
@@ -189,25 +190,25 @@ class AsyncQueue(Generic[D]):
         backoff_ms: Duration | None = None,
         longest_backoff_ms: Duration | None = None,
     ) -> QueueSettings:
-        """Set how often messages are tried and how long they rest; see Queue.configure."""
+        """Set how often messages are tried and the delay in between; see Queue.configure."""
         return await self._run(
             upkeep.configure(self._handle, max_attempts, backoff, backoff_ms, longest_backoff_ms)
         )
 
     async def limit(self, limits: Limits) -> Limits:
-        """Set what the queue may hand out, to all consumers; returns the limits before."""
+        """Set what the queue may deliver, to all consumers; returns the limits before."""
         return await self._run(upkeep.limit(self._handle, limits))
 
     async def pause(self) -> bool:
-        """Hand out nothing until ``resume``; returns whether that changed anything."""
+        """Deliver nothing until ``resume``; returns whether that changed anything."""
         return await self._run(upkeep.pause(self._handle, True))
 
     async def resume(self) -> bool:
-        """Hand out messages again; returns whether the queue was paused."""
+        """Deliver messages again; returns whether the queue was paused."""
         return await self._run(upkeep.pause(self._handle, False))
 
     async def promote(self, messages: Iterable[QueueItem | str]) -> int:
-        """Have delayed messages delivered now, also those that rest after a failed attempt.
+        """Deliver delayed messages now, also those that are delayed after a failed attempt.
 
         They are given as ``peek`` returned them, by their places or by their ids; an id costs a
         look at what is delayed before it. Returns how many were still delayed.
@@ -231,7 +232,7 @@ class AsyncQueue(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Bring dead letters back: all, those that fit, or those given; their attempts begin anew.
+        """Redrive dead letters: all, those that match, or those given; attempts start from 1 again.
 
         They are given as ``dead`` returned them, by their places or by their ids; an id costs a
         look at the letters before it. ``rate_per_s`` of them at most. Returns how many.

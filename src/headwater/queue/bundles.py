@@ -1,6 +1,6 @@
 """Opening bundles: one to 64 messages of a queue in one string.
 
-``lua/shared/15-bundles.lua`` says what the string looks like. Here are the kinds that lie in
+``lua/shared/15-bundles.lua`` says what the string looks like. Here are the kinds that are in
 lists and are sent to consumers; every one begins with the number of its first message.
 """
 
@@ -48,7 +48,7 @@ _WIDTHS = {0xDC: 2, 0xDD: 4, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 
 
 
 class StoredMessage(NamedTuple):
-    """One message as it lies in a queue; without an id it cannot be read, and is as found."""
+    """One stored message of a queue; one without an id could not be read, and is as found."""
 
     id: str
     value: bytes
@@ -64,7 +64,7 @@ class DamagedMessage(NamedTuple):
 
 
 class TakenMessages(NamedTuple):
-    """What a pop has handed out; ``headers`` of those that have some, by their places."""
+    """What a pop has delivered; ``headers`` of those that have some, by their places."""
 
     ids: list[str]
     values: list[bytes]
@@ -73,12 +73,12 @@ class TakenMessages(NamedTuple):
 
 
 def with_checksums(values: Iterable[bytes]) -> list[bytes]:
-    """Return values as they lie in a queue: each with the CRC-32 of what is before it."""
+    """Return values as they are stored in a queue: each with the CRC-32 of what is before it."""
     return [value + _CHECKSUM(crc32(value)) for value in values]
 
 
 def with_headers(values: Iterable[bytes], headers: Iterable[bytes]) -> list[bytes]:
-    """Return values as they lie in a queue, with headers where there are any."""
+    """Return values as they are stored in a queue, with headers where there are any."""
     return [_with_headers(value, some) for value, some in zip(values, headers, strict=True)]
 
 
@@ -98,17 +98,17 @@ def _without_headers(stored: bytes) -> tuple[bytes, bytes]:
 
 def count_messages(texts: Iterable[bytes]) -> int:
     """Return how many messages are in bundles, without opening them."""
-    # A slice, because what lies in a queue may be cut off anywhere.
+    # A slice, because a stored text may be cut off anywhere.
     return sum(
         int.from_bytes(text[_COUNT]) if text[_LETTER:_BODY] in _PACKED else 1 for text in texts
     )
 
 
 def open_taken(texts: Iterable[bytes]) -> TakenMessages:
-    """Return the messages of bundles that a pop has handed out, and what is damaged.
+    """Return the messages of bundles that a pop has delivered, and what is damaged.
 
-    The server has seen that they are sound, but of a single message only by a glance at its number:
-    so nothing here may raise, whatever that is.
+    The server has checked them, but a single message only by its number: so nothing here may raise,
+    whatever the content is.
     """
     ids: list[str] = []
     values: list[bytes] = []
@@ -151,7 +151,7 @@ def _open_mixed(
     headers: dict[int, bytes],
     damaged: list[DamagedMessage],
 ) -> None:
-    """Add messages of which some have headers or are damaged to those that were opened."""
+    """Add messages, some of which have headers or are damaged, to those that were opened."""
     for number, stored in zip(numbers, found, strict=True):
         crc = crc32(stored)
         if crc not in (_SOUND, _HEADED):
@@ -202,7 +202,7 @@ def _values(text: bytes) -> list[bytes]:
     try:
         return _VALUES.decode(text[_ARRAY:])
     except msgspec.DecodeError:
-        # A damaged sign between the values harms none of them, as long as their sizes are right.
+        # A damaged byte between values does not affect them, as long as their sizes are right.
         found, at = list[bytes](), _ARRAY + _ARRAY_HEAD
         for _ in range(text[_BODY]):
             at += _VALUE_HEAD
@@ -213,7 +213,7 @@ def _values(text: bytes) -> list[bytes]:
 
 
 def part_joined(text: bytes) -> list[bytes]:
-    """Return the bundles of one that has a time, whose deadlines, if they vary, are left out.
+    """Return the bundles that were joined into one, without their deadlines.
 
     What cannot be read is left out, too; the server reads it in the same way.
     """

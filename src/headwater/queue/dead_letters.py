@@ -54,7 +54,7 @@ def dead(
 def dead_page(queue: QueueHandle, place: bytes, count: int) -> Operation[QueueLettersPage]:
     """Return about ``count`` dead letters from a place among them on, with their causes.
 
-    What was given up just now, and nobody has looked at since, is not among them.
+    Messages that were given up since the last pop or housekeeping are not among them.
     """
     spots = [Spot("dead", 0, place)]
     items, rest = yield from page(queue, spots, max(min(count, PAGE_MESSAGES), 1))
@@ -68,10 +68,27 @@ def fitting(letters: list[QueueItem], matching: LetterFilter | None) -> list[Que
     return [one for one in letters if wanted.fits("", one.cause, one.attempt, one.buried_ms or 0)]
 
 
-class QueueWalkStep(NamedTuple):
-    """What a step did: letters that were looked at, that fitted, that were moved.
+class LettersEnd(NamedTuple):
+    """Where the letters of a queue ended at some time.
 
-    ``place`` is where the next step goes on, None at the end.
+    ``newest_ms`` is when the newest was given up. A message that is handed out later is in a bundle
+    with a larger ``number``, also if it fails within that millisecond, or the clock was stepped
+    back.
+    """
+
+    newest_ms: int
+    number: int
+
+    def includes(self, letter: QueueItem) -> bool:
+        """Return whether a letter was there."""
+        in_time = (letter.buried_ms or 0) <= self.newest_ms
+        return in_time and int(letter.place.partition(":")[0]) <= self.number
+
+
+class QueueWalkStep(NamedTuple):
+    """What a step did: letters that were checked, that matched, that were moved.
+
+    ``place`` is where the next step continues, None at the end.
     """
 
     looked: int
@@ -87,7 +104,7 @@ def redrive(
     count: int,
     pace: Pace,
 ) -> Operation[int]:
-    """Bring dead letters back, those named or that fit, or the oldest; return how many."""
+    """Redrive dead letters: those named, those that fit, or the oldest; return how many."""
     return (yield from _act(queue, "redrive", letters, matching, count, pace))
 
 
@@ -120,23 +137,23 @@ def _act(
     ids = None if letters is None else _ids_of(letters)
     total = 0
     place: bytes | None = b""
-    end_ms = yield from end_of_letters(queue)
+    end = yield from end_of_letters(queue)
     while place is not None and total < count:
         most = pace.step(count - total)
-        step = yield from walk(queue, action, matching or ALL_LETTERS, place, end_ms, most, ids)
+        step = yield from walk(queue, action, matching or ALL_LETTERS, place, end, most, ids)
         total, place = total + step.done, step.place
         yield from pace.rest(step.fitted)
     return total
 
 
-def end_of_letters(queue: QueueHandle) -> Operation[int]:
-    """Make letters of what was given up just now; return a time after which others come.
+def end_of_letters(queue: QueueHandle) -> Operation[LettersEnd]:
+    """Make dead letters of the messages given up by now; return where the letters end.
 
     A walk ends there: a message that is redriven may fail again, and is then a new letter.
     """
     yield from keep(queue)
-    now_ms: int = (yield from read_stats(queue))["now"]
-    return now_ms + 1
+    found = yield from read_stats(queue)
+    return LettersEnd(found["newest_dead"], found["last"])
 
 
 def walk(
@@ -144,11 +161,11 @@ def walk(
     action: QueueLetterAction,
     matching: LetterFilter,
     place: bytes,
-    end_ms: int,
+    end: LettersEnd,
     most: int,
     ids: Container[str] | None = None,
 ) -> Operation[QueueWalkStep]:
-    """Look at some letters from a place on; redrive or discard those that fit, ``most`` of them.
+    """Check some letters from a place on; redrive or discard those that fit, at most ``most``.
 
     With ``ids``, only letters of these messages fit.
     """
@@ -156,7 +173,7 @@ def walk(
     found = [
         one
         for one in fitting(letters, matching)
-        if (one.buried_ms or 0) < end_ms and (ids is None or one.id in ids)
+        if end.includes(one) and (ids is None or one.id in ids)
     ]
     some = found[:most]
     done = 0
@@ -165,7 +182,9 @@ def walk(
     if done and len(found) > most:
         # Those that were moved are gone from here; the others are looked at again.
         return QueueWalkStep(done, len(some), done, place)
-    return QueueWalkStep(len(letters), len(some), done, following or None)
+    # Letters are by time: the others were given up later.
+    over = bool(letters) and (letters[-1].buried_ms or 0) > end.newest_ms
+    return QueueWalkStep(len(letters), len(some), done, None if over else following or None)
 
 
 def _end_letters(
@@ -177,23 +196,24 @@ def _end_letters(
         start = 0
         while start < len(words):
             part = words[start : start + 2 * BUNDLES_PER_CALL]
-            args: tuple[Argument, ...] = (count - total, *part)
+            args: tuple[Argument, ...] = (count - total, 0, 0, 0, *part)
             call = Call(function, queue.key, args, repeatable=True, messages=_messages_gone)
             reply = LettersReply(*(yield call))
             total, start = total + reply.messages, start + 2 * reply.bundles
         return total
-    yield from keep(queue)
+    end = yield from end_of_letters(queue)
+    over = 0
     while total < count:
-        # To do it twice would concern other letters than the first time.
+        # A second call would affect other letters than the first.
         call = Call(
             function,
             queue.key,
-            (count - total,),
+            (count - total, *end, over),
             repeatable=count >= MAX_LETTERS,
             messages=_messages_gone,
         )
         reply = LettersReply(*(yield call))
-        total += reply.messages
+        total, over = total + reply.messages, reply.over
         if not reply.more:
             break
     return total
@@ -211,7 +231,7 @@ def _ids_of(letters: Iterable[OneQueueLetter]) -> set[str]:
 
 
 def _places_of(queue: QueueHandle, letters: Iterable[OneQueueLetter]) -> Operation[list[str]]:
-    """Return where letters lie; ids are looked up among all of them."""
+    """Return where letters are; ids are looked up among all of them."""
     places, ids = chosen(letters, _CURE, "dead")
     if ids:
         yield from keep(queue)

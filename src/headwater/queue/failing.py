@@ -25,7 +25,8 @@ GIVE_UP = -1
 def fail(queue: QueueHandle, failures: Iterable[Failure]) -> Operation[int]:
     """Report failed attempts; returns how many of the messages were still held.
 
-    Each is redelivered after its delay, as by a nack. What has none becomes a dead letter.
+    Each is redelivered after its delay, as by a nack. A message without a delay becomes a dead
+    letter.
     """
     words = [word for failure in failures for word in _report(failure)]
     total = start = 0
@@ -55,7 +56,7 @@ def bury(
 
 
 def with_causes(queue: QueueHandle, letters: Sequence[QueueItem]) -> Operation[list[QueueItem]]:
-    """Return dead letters with what is known of why they failed."""
+    """Return dead letters with their errors, as far as these are known."""
     known: dict[str, dict[str, Any]] = {}
     for start in range(0, len(letters), CAUSES_PER_CALL):
         args = tuple(letter.id for letter in letters[start : start + CAUSES_PER_CALL])

@@ -1,4 +1,4 @@
-"""What operations know of the queue they work on: its names, and what is worth remembering."""
+"""Handles: what operations know of the queue they work on, its names and cached values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class QueueHandle:
     """A queue as its operations see it.
 
     ``registered`` is shared by all handles of a client: the keys that it has registered.
-    ``damaged`` is how many damaged messages were logged, so that each is logged once. ``coder`` is
-    what values are encoded and decoded by, if anything.
+    ``damaged`` is how many damaged messages were logged, so that each is logged once. ``coder``
+    encodes and decodes values, if there is one.
     """
 
     __slots__ = ("coder", "damaged", "key", "member", "name", "registered", "waiters")
@@ -33,11 +33,11 @@ class QueueHandle:
         self.waiters: list[str] = []
 
     def encoded(self, value: Any) -> bytes | str:
-        """Return what is pushed of a value."""
+        """Return a value as it is pushed."""
         return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
 
     def encoded_values(self, values: Iterable[Any]) -> Iterable[bytes | str]:
-        """Return what is pushed of values."""
+        """Return values as they are pushed."""
         return values if self.coder is None else [self.coder.encode(value) for value in values]
 
     def decoded(self, deliveries: list[Delivery]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Looking at a queue without touching it: how it stands, what comes next, all that is in it."""
+"""Inspecting a queue without changing it: its state, its next messages, all of its messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwater.store.call import Call, Operation
 PAGE_MESSAGES = 1000
 PAGE_BYTES = 4 * 1024 * 1024
 
-# In which parts of a queue a state is found: what is due stays where it lies until it is taken.
+# In which parts of a queue a state is found: what is due stays where it is until it is taken.
 _PARTS: dict[State, tuple[str, ...]] = {
     "ready": ("unacked", "retry", "delayed", "ready"),
     "delayed": ("delayed", "retry", "unacked"),
@@ -29,7 +29,7 @@ _PARTS: dict[State, tuple[str, ...]] = {
 }
 _WITHOUT_PRIORITY = ("dead", "damaged")
 _WITHOUT_TIME = ("ready", "damaged")
-# Of what marks for rates hold totals, in their order.
+# The totals in a mark for rates, in their order.
 _RATED = ("pushed", "popped", "acked")
 # In the order in which messages pass through them.
 _ALL_PARTS = ("delayed", "ready", "retry", "unacked", "dead", "damaged")
@@ -45,27 +45,27 @@ class Spot(NamedTuple):
 
 
 class QueuePage(NamedTuple):
-    """Some of what is in a queue, and the spots that were not looked at yet."""
+    """Some messages of a queue, and the spots that were not read yet."""
 
     items: list[QueueItem]
     rest: list[Spot]
 
 
 def read_stats(queue: QueueHandle) -> Operation[dict[str, Any]]:
-    """Return what the server says of a queue, by name; see ``hw_queue_stats``."""
+    """Return the server's facts about a queue, by name; see ``hw_queue_stats``."""
     return stats_of((yield Call("hw_queue_stats", queue.key, read_only=True)))
 
 
 def stats(queue: QueueHandle) -> Operation[QueueStats]:
-    """Return how the queue stands."""
+    """Return the state of the queue."""
     return (yield from stats_out_of(queue, (yield from read_stats(queue))))
 
 
 def stats_out_of(queue: QueueHandle, facts: dict[str, Any]) -> Operation[QueueStats]:
-    """Return how the queue stands, out of what the server said of it."""
+    """Return the state of the queue, from the server's facts."""
     now = facts["now"]
     facts["ready"] = facts["listed"]
-    # What is due is counted where it lies.
+    # Due messages are counted in the set where they are.
     for priority, part in facts["due"]:
         found = yield from _count_due(queue, priority, part, now)
         facts[part] -= found.due
@@ -73,7 +73,8 @@ def stats_out_of(queue: QueueHandle, facts: dict[str, Any]) -> Operation[QueueSt
         facts["dead"] += found.given_up
         facts["delayed"] += found.resting
     facts["delayed"] += facts["retry"]
-    facts["oldest_ms"] = max(now - facts["oldest"], 0) if facts["oldest"] else None
+    for age in ("oldest", "oldest_delayed", "oldest_unacked", "oldest_dead"):
+        facts[f"{age}_ms"] = max(now - facts[age], 0) if facts[age] else None
     facts |= _rates(facts)
     facts["name"] = queue.name
     return QueueStats(**{field.name: facts[field.name] for field in fields(QueueStats)})
@@ -151,10 +152,10 @@ def _turn(part: str, item: QueueItem) -> tuple[bool, int, bool]:
 def _first_of_part(
     queue: QueueHandle, spot: Spot, count: int, state: State
 ) -> Operation[list[QueueItem]]:
-    """Return what may be among the first of a state in one part, reading as little as will do."""
+    """Return candidates for the first messages of a state in one part, reading little."""
     lapses = spot.part == "unacked" and state != "unacked"
     if state == "delayed" and not lapses:
-        # What is due lies before all that is delayed.
+        # Due messages come before delayed ones.
         spot = spot._replace(after=b"%d ~" % spot.now_ms)
     found: list[QueueItem] = []
     rest = [spot] if count else []
@@ -185,7 +186,7 @@ def check_states(states: Iterable[str]) -> None:
 
 
 def spots_of(queue: QueueHandle, states: Collection[State]) -> Operation[list[Spot]]:
-    """Return all spots where messages of some states may lie; of all states when none is named."""
+    """Return all spots where messages of some states may be; of all states when none is named."""
     check_states(states)
     facts = yield from read_stats(queue)
     parts = {part for state in states for part in _PARTS[state]} or set(_ALL_PARTS)
@@ -209,7 +210,8 @@ def page(queue: QueueHandle, spots: list[Spot], count: int = PAGE_MESSAGES) -> O
         items = [_item(StoredMessage("", text), "damaged", 0) for text in reply.found]
     elif part == "ready":
         messages = (message for text in reply.found for message in open_bundle(text))
-        # A page begins with a whole bundle, of which some may have been on the page before.
+        # A page begins with a whole bundle, some of whose messages may have been on the page
+        # before.
         items = [
             _item(message, "ready", priority)
             for message in messages
@@ -301,7 +303,7 @@ def chosen(
 def places_by_id(
     queue: QueueHandle, ids: set[str], rest: list[Spot], state: str
 ) -> Operation[list[str]]:
-    """Return where messages with these ids lie, looked up page by page from some spots on."""
+    """Return where messages with these ids are, looked up page by page from some spots on."""
     places: list[str] = []
     left = set(ids)
     while rest and left:

@@ -1,4 +1,4 @@
-"""Which keys under the name of a queue belong to it, and which are left of what is gone."""
+"""Which keys under the name of a queue belong to it, and which are left over."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TYPES: Final = {
     b":producers": "zset",
     b":answers": "hash",
 }
-# What only a queue that was pushed to has.
+# Keys that only a queue that was pushed to has.
 _PUSHED: Final = (
     *(b":dead", b":bundles", b":damaged", b":failing", b":causes", b":producers", b":answers"),
 )
@@ -79,7 +79,7 @@ def _check_pushed(key: str, found: OwnedKey, ledger: ScrubLedger) -> Checks[None
 
 
 def _check_priority(key: str, found: OwnedKey, priority: str, ledger: ScrubLedger) -> Checks[None]:
-    """Check that a priority which has messages is one that pops look at."""
+    """Check that a priority with messages is one that pops look at."""
     there, values = yield read(ledger, key, ("EXISTS", found.key), head_command(key))
     head = queue_head(values)
     if not there or (head is not None and priority in head.priorities):
@@ -100,7 +100,7 @@ def _check_priority(key: str, found: OwnedKey, priority: str, ledger: ScrubLedge
 
 
 def _check_expires(key: str, found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
-    """Check that what is only for a while goes by itself."""
+    """Check that a temporary key expires."""
     expiry: Command = ("PTTL", found.key)
     (left_ms,) = yield read(ledger, key, expiry)
     if left_ms == -1:

@@ -1,4 +1,4 @@
-"""The keys of a queue: all of them lie in one slot of a cluster."""
+"""The keys of a queue: all of them are in one slot of a cluster."""
 
 from __future__ import annotations
 

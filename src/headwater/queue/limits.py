@@ -8,7 +8,7 @@ from headwater.errors import InvalidInput
 from headwater.inputs import MAX_EXACT, check_int, check_name
 
 MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
-# A push is one call, all or none; these take about 5 ms, for which the server does nothing else.
+# A push is one call, all or none; this many take about 5 ms, in which the server does nothing else.
 MAX_PUSH_MESSAGES: Final = 5_000
 MAX_DEDUPE_MESSAGES: Final = 1_000
 MAX_PUSH_BYTES: Final = 64 * 1024 * 1024
@@ -18,7 +18,7 @@ MAX_LETTERS = 1_000_000_000
 MAX_PRIORITY: Final = 100
 MAX_ATTEMPTS: Final = 1_000_000
 MAX_DEDUPE_BYTES: Final = 1024
-# The client repeats a push after a lost answer only if its key is surely remembered until then.
+# The client repeats a push after a lost answer only if its key is certainly still remembered.
 SAFE_DEDUPE_MS: Final = 60_000
 DEDUPE_MS: Final = 3_600_000
 
@@ -30,7 +30,7 @@ def check_value(value: Any) -> bytes:
     if len(value) > MAX_VALUE_BYTES:
         raise InvalidInput(
             f"a value may have {MAX_VALUE_BYTES} bytes, not {len(value)}; make it smaller, or push "
-            "the name of where it lies"
+            "the name of where it is"
         )
     return bytes(value)
 
@@ -55,7 +55,7 @@ def check_count(count: int, what: str = "count", most: int = MAX_POP) -> int:
 
 
 def check_priority(priority: int) -> int:
-    """Accept a priority; higher ones are handed out first."""
+    """Accept a priority; higher ones are delivered first."""
     return check_int(priority, "priority", -MAX_PRIORITY, MAX_PRIORITY)
 
 

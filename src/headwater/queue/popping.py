@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from itertools import repeat
 
 from headwater.errors import StoreError
 from headwater.headers import Headers
-from headwater.inputs import DEADLINE, Duration, check_block, check_ms
+from headwater.inputs import DEADLINE, MAX_EXACT, Duration, check_block, check_int, check_ms
 from headwater.queue.bundles import count_messages, open_taken
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import box_key
@@ -23,35 +24,43 @@ from headwater.store.call import Argument, Call, Clock, Operation, Wait
 
 log = logging.getLogger("headwater.queue")
 
-# A waiter shows itself this often, so that the store knows who lives.
+# A waiter reports this often, so that the store knows which consumers are alive.
 WAIT_SLICE_MS = 1000
 # What one call takes at most; the server is not held up for longer by one consumer.
 CALL_MESSAGES = 1000
 
 
 def pop(
-    queue: QueueHandle, count: int, ack_ms: Duration | None, block_ms: Duration | float | None
+    queue: QueueHandle,
+    count: int,
+    ack_ms: Duration | None,
+    block_ms: Duration | float | None,
+    max_bytes: int | None = None,
 ) -> Operation[list[Delivery]]:
-    """Take up to ``count`` messages; with ``ack_ms`` they are redelivered unless acknowledged."""
+    """Take up to ``count`` messages; with ``ack_ms`` they are redelivered unless acknowledged.
+
+    No more are taken once they have ``max_bytes``.
+    """
     check_count(count)
+    most = math.inf if max_bytes is None else check_int(max_bytes, "max_bytes", 1, MAX_EXACT)
     ack = "" if ack_ms is None else str(check_ms(ack_ms, DEADLINE, 1))
     patience = check_block(block_ms)
     if not count:
         return []
     if not patience:
-        return (yield from _pop_now(queue, count, ack, []))
+        return (yield from _pop_now(queue, count, ack, [], most))
     waiter = yield from queue.take_waiter()
-    found = yield from _wait_for_messages(queue, count, ack, patience, waiter)
-    # Not reached when the wait was cut short: then something may still come for this waiter.
+    found = yield from _wait_for_messages(queue, count, ack, patience, waiter, most)
+    # Not reached when the wait was cancelled: then messages may still arrive for this waiter.
     queue.waiters.append(waiter)
     return found
 
 
 def _pop_now(
-    queue: QueueHandle, count: int, ack: str, found: list[Delivery]
+    queue: QueueHandle, count: int, ack: str, found: list[Delivery], most: float
 ) -> Operation[list[Delivery]]:
     """Take what there is, in addition to what was found before, up to ``count`` in all."""
-    while True:
+    while not (found and most < math.inf and sum(map(_size, found)) >= most):
         size = min(count - len(found), CALL_MESSAGES)
         try:
             reply = yield from _ask(queue, (size, ack, "", 0, "0", ""))
@@ -62,13 +71,18 @@ def _pop_now(
             raise
         taken = yield from _deliveries(queue, reply)
         found = found + taken if found else taken
-        # It is all there is, unless the call stopped at one of its own bounds.
+        # That is all there is, unless the call stopped at one of its limits.
         if len(found) >= count or not (reply.more or len(taken) == size):
-            return found
+            break
+    return found
+
+
+def _size(delivery: Delivery) -> int:
+    return len(delivery.value) + len(delivery.headers.encoded)
 
 
 def _wait_for_messages(
-    queue: QueueHandle, count: int, ack: str, patience: float, waiter: str
+    queue: QueueHandle, count: int, ack: str, patience: float, waiter: str, most: float
 ) -> Operation[list[Delivery]]:
     size = min(count, CALL_MESSAGES)
     waiter = f"{size}:{ack}:{waiter}"
@@ -82,7 +96,7 @@ def _wait_for_messages(
         found = yield from _deliveries(queue, reply)
         if found:
             if len(found) == size < count or reply.more:
-                return (yield from _pop_now(queue, count, ack, found))
+                return (yield from _pop_now(queue, count, ack, found, most))
             return found
         if reply.more:
             # Not registered: the server had too much to pass over, and there may be more behind.
@@ -101,7 +115,7 @@ def _wait_for_messages(
 def _ask(
     queue: QueueHandle, args: tuple[Argument, ...], leave: Call | None = None
 ) -> Operation[PopReply]:
-    # What a lost answer held is redelivered when it was to be acknowledged, and only then.
+    # Messages of a lost answer are redelivered only if they were to be acknowledged.
     again = args[1] != ""
     call = Call(
         "hw_queue_pop", queue.key, args, repeatable=again, messages=_messages_popped, leave=leave
@@ -109,7 +123,7 @@ def _ask(
     reply = PopReply.of((yield call))
     if reply.damaged > queue.damaged:
         log.warning(
-            "queue %r: %d messages could not be read and lie aside; see stats().damaged and "
+            "queue %r: %d messages could not be read and were put aside; see stats().damaged and "
             "scan('damaged')",
             queue.name,
             reply.damaged - queue.damaged,
@@ -123,7 +137,7 @@ def _messages_popped(_: Call, reply: Reply) -> int:
 
 
 def _deliveries(queue: QueueHandle, reply: PopReply) -> Operation[list[Delivery]]:
-    """Return what was popped; what is damaged is put aside, and its neighbours are delivered."""
+    """Return what was popped; damaged messages are put aside, and the others are delivered."""
     found: list[Delivery] = []
     aside: list[Argument] = []
     for name, attempt, texts in reply.bundles:
@@ -146,8 +160,8 @@ def _deliveries(queue: QueueHandle, reply: PopReply) -> Operation[list[Delivery]
 
 def _put_aside(queue: QueueHandle, words: list[Argument]) -> Operation[None]:
     log.error(
-        "queue %r: the checksums of %d messages are wrong; they lie aside, see stats().damaged and "
-        "scan('damaged')",
+        "queue %r: the checksums of %d messages are wrong; they were put aside, see "
+        "stats().damaged and scan('damaged')",
         queue.name,
         len(words) // 3,
     )

@@ -25,7 +25,7 @@ def promote(queue: QueueHandle, messages: Iterable[QueueItem | str]) -> Operatio
 
 
 def places_of(queue: QueueHandle, messages: Iterable[QueueItem | str]) -> Operation[list[str]]:
-    """Return where delayed messages lie; ids are looked up among all of them."""
+    """Return where delayed messages are; ids are looked up among all of them."""
     cure = "give several messages as peek() returned them, their places or their ids"
     places, ids = chosen(messages, cure)
     if ids:

@@ -102,10 +102,10 @@ def push_many(
     except Refusal as refusal:
         raise refusal.of_sequence(queue.name, producer, sequence) from None
     if reply.new:
-        # A queue that begins, be it the second one of its name.
+        # The queue is new, even if another one had its name before.
         queue.registered.discard(queue.key)
     if queue.key not in queue.registered:
-        # The push is done: no fault in here may look like its own.
+        # The push is done: a fault in here must not look like a failed push.
         with contextlib.suppress(StoreError):
             yield from queue.register()
     if dedupe is not None:

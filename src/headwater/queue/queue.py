@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Queue(Generic[D]):
-    """A queue of messages, each for one consumer. It comes into being with its first push."""
+    """A queue of messages, each for one consumer. It is created by its first push."""
 
     def __init__(self, store: Store, handle: QueueHandle) -> None:
         self._store = store
@@ -67,7 +67,7 @@ class Queue(Generic[D]):
     ) -> str:
         """Put one message into the queue and return its id.
 
-        It is handed out ``delay_ms`` from now at the earliest, higher ``priority`` first, and not
+        It is delivered ``delay_ms`` from now at the earliest, higher ``priority`` first, and not
         at all after ``ttl_ms``. A ``dedupe`` key that was pushed within the last ``dedupe_ms`` adds
         nothing and returns the first id. ``headers`` are a small map beside the value, of names to
         bytes or str. Raises OutcomeUnknown when the connection broke in between; with a key, or
@@ -132,28 +132,31 @@ class Queue(Generic[D]):
         ack_ms: Duration | None = None,
         block_ms: Duration | float | None = None,
         retry_ms: Duration | None = None,
+        max_bytes: int | None = None,
     ) -> list[Delivery[D]]:
         """Take up to ``count`` messages.
 
         With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, with a
-        higher ``attempt`` (at least once). Without, it is gone when it is handed out (at most
-        once). ``block_ms`` waits for a first message; who waits longest is served first.
-        ``retry_ms`` is another name of ``ack_ms``. One round trip for up to 1000 messages or 4 MiB.
+        higher ``attempt`` (at least once). Without, it is gone when it is delivered (at most once).
+        ``block_ms`` waits for a first message; the consumer that has waited longest is served
+        first. ``retry_ms`` is another name of ``ack_ms``. No more are taken once they have
+        ``max_bytes``, headers included. One round trip for up to 1000 messages or 4 MiB.
         """
-        found = self._run(popping.pop(self._handle, count, deadline(ack_ms, retry_ms), block_ms))
+        ack_ms = deadline(ack_ms, retry_ms)
+        found = self._run(popping.pop(self._handle, count, ack_ms, block_ms, max_bytes))
         return self._handle.decoded(found)
 
     def ack(self, *deliveries: Deliveries) -> int:
         """Acknowledge deliveries, or receipts, or iterables of them.
 
         Returns how many messages were still this consumer's. A delivery whose deadline is over, or
-        that was acknowledged or given back before, counts 0 and changes nothing, whoever has the
-        message by now.
+        that was acknowledged or returned before, counts 0 and changes nothing, even if another
+        consumer has the message by now.
         """
         return self._run(acks.ack(self._handle, deliveries))
 
     def nack(self, *deliveries: Deliveries, delay_ms: Duration = 0) -> int:
-        """Give messages back as failed; returns how many were still this consumer's.
+        """Return messages as failed; returns how many were still this consumer's.
 
         They are redelivered after ``delay_ms`` or the queue's back-off, whichever is longer; or
         become dead letters, when that was their last attempt.
@@ -175,7 +178,7 @@ class Queue(Generic[D]):
         return self._run(failing.bury(self._handle, deliveries, error))
 
     def release(self, *deliveries: Deliveries) -> int:
-        """Give messages back untried: they are redelivered at once; the attempt does not count."""
+        """Return messages untried: they are redelivered at once; the attempt does not count."""
         return self._run(acks.release(self._handle, deliveries))
 
     def extend(
@@ -189,7 +192,7 @@ class Queue(Generic[D]):
         return self._run(acks.extend(self._handle, deliveries, held_ms))
 
     def stats(self) -> QueueStats:
-        """Return how the queue stands: counts, rates, settings."""
+        """Return the state of the queue: counts, rates, settings."""
         return self._run(inspecting.stats(self._handle))
 
     def peek(self, count: int = 10, *, state: State = "ready") -> list[QueueItem]:
@@ -219,18 +222,18 @@ class Queue(Generic[D]):
         backoff_ms: Duration | None = None,
         longest_backoff_ms: Duration | None = None,
     ) -> QueueSettings:
-        """Set how often messages are tried and how long they rest in between; None leaves it.
+        """Set how often messages are tried and the delay in between; None leaves it.
 
-        After ``max_attempts`` hand-outs without an ack (0: no limit) a message becomes a dead
-        letter. ``backoff`` is "none", "fixed" or "exponential", of which each message rests for a
-        part between half and all. For every consumer, from now on.
+        After ``max_attempts`` deliveries without an ack (0: no limit) a message becomes a dead
+        letter. ``backoff`` is "none", "fixed" or "exponential"; each message is delayed for a
+        random part of it, between half and all. This applies to every consumer, from now on.
         """
         return self._run(
             upkeep.configure(self._handle, max_attempts, backoff, backoff_ms, longest_backoff_ms)
         )
 
     def limit(self, limits: Limits) -> Limits:
-        """Set what the queue may hand out, to all consumers; returns the limits before.
+        """Set what the queue may deliver, to all consumers; returns the limits before.
 
         ``Limits`` says what each means; what it does not limit is not limited any more. Messages of
         a queue have no key: raises InvalidInput for limits per key.
@@ -238,15 +241,15 @@ class Queue(Generic[D]):
         return self._run(upkeep.limit(self._handle, limits))
 
     def pause(self) -> bool:
-        """Hand out nothing until ``resume``; pushes and acks go on. Returns whether it changed."""
+        """Deliver nothing until ``resume``; pushes and acks work. Returns whether it changed."""
         return self._run(upkeep.pause(self._handle, True))
 
     def resume(self) -> bool:
-        """Hand out messages again; returns whether the queue was paused."""
+        """Deliver messages again; returns whether the queue was paused."""
         return self._run(upkeep.pause(self._handle, False))
 
     def promote(self, messages: Iterable[QueueItem | str]) -> int:
-        """Have delayed messages delivered now, also those that rest after a failed attempt.
+        """Deliver delayed messages now, also those that are delayed after a failed attempt.
 
         They are given as ``peek`` returned them, by their places or by their ids; an id costs a
         look at what is delayed before it. Returns how many were still delayed.
@@ -268,7 +271,7 @@ class Queue(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Bring dead letters back: all, those that fit, or those given; their attempts begin anew.
+        """Redrive dead letters: all, those that match, or those given; attempts start from 1 again.
 
         They are given as ``dead`` returned them, by their places or by their ids; an id costs a
         look at the letters before it. ``rate_per_s`` of them at most. Returns how many.

@@ -29,7 +29,7 @@ class PushReply(NamedTuple):
 
 
 class TakenBundle(NamedTuple):
-    """A bundle that was handed out; without ack it has no name."""
+    """A bundle that was delivered; without ack it has no name."""
 
     name: bytes
     attempt: int
@@ -37,7 +37,7 @@ class TakenBundle(NamedTuple):
 
 
 class PopReply(NamedTuple):
-    """hw_queue_pop. ``more``: there may be more that this call had not the time for."""
+    """hw_queue_pop. ``more``: there may be more, for which this call had no time."""
 
     more: int
     due_ms: int
@@ -56,10 +56,10 @@ class PopReply(NamedTuple):
 
 
 class TimedBundle(NamedTuple):
-    """A bundle that has a time, as it lies there.
+    """A bundle that has a time, as it is stored there.
 
-    ``rest_ms`` is how long it rests after its deadline, -1 when it is given up then. ``deadlines``
-    has one for each text, if they vary.
+    ``rest_ms`` is its delay after its deadline, -1 when it is given up then. ``deadlines`` has one
+    for each text, if they vary.
     """
 
     name: bytes
@@ -89,7 +89,7 @@ class PageReply(NamedTuple):
 
 
 class DueReply(NamedTuple):
-    """hw_queue_due. Of ``due`` messages some are ``given_up``, and some of the others rest."""
+    """hw_queue_due. Of ``due`` messages some are ``given_up``, and others ``resting``."""
 
     due: int
     given_up: int
@@ -107,12 +107,14 @@ class SettleReply(NamedTuple):
 class LettersReply(NamedTuple):
     """hw_queue_redrive and hw_queue_discard. ``more``: another call has more to do.
 
-    ``bundles`` of those named were looked at.
+    ``bundles`` of those named were looked at. The next call skips ``over`` bundles, whose letters
+    are newer than the end.
     """
 
     messages: int
     more: int
     bundles: int
+    over: int
 
 
 class PurgeReply(NamedTuple):
@@ -134,7 +136,7 @@ class KeepReply(NamedTuple):
 
 
 def stats_of(reply: Reply) -> dict[str, Any]:
-    """Read the reply of hw_queue_stats: what the queue says of itself, by name."""
+    """Read the reply of hw_queue_stats: facts about the queue, by name."""
     found = {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
     due = found["due"]
     return {

@@ -34,7 +34,7 @@ CALL_BYTES: Final = 1024 * 1024
 # How many bundles one repair names again.
 RESTORED: Final = 100
 _NAME = re.compile(rb"(\d+):(-?\d+):(\d+):(\d+)(:v)?")
-_LOST: Final = "the next pop puts it aside, and goes on with the others"
+_LOST: Final = "the next pop puts it aside, and continues with the others"
 
 
 def check_queue(name: str, ledger: ScrubLedger) -> Checks[None]:
@@ -189,7 +189,7 @@ def _messages_of(names: list[bytes]) -> int:
 
 
 def _find_unnamed(key: str, ledger: ScrubLedger) -> Checks[None]:
-    """Find bundles that no set names: nobody would ever get their messages.
+    """Find bundles that no set names: no consumer would ever get their messages.
 
     A queue that is used while this reads all names is left as unsettled.
     """
@@ -217,7 +217,7 @@ def _find_unnamed(key: str, ledger: ScrubLedger) -> Checks[None]:
             if number not in named and not text:
                 finished.append(number)
             elif number not in named:
-                # What cannot be read is put aside by the pop that meets it.
+                # A text that cannot be read is put aside by the pop that finds it.
                 messages = [m for part in part_joined(text) for m in open_bundle(part) if m.id]
                 unnamed[number] = max(1, len(messages))
         if cursor == b"0":

@@ -1,4 +1,4 @@
-"""What a queue hands to its users."""
+"""The records that a queue returns to its users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ State: TypeAlias = Literal["ready", "delayed", "unacked", "dead", "damaged"]
 Backoff: TypeAlias = Literal["none", "fixed", "exponential"]
 
 
-# Upper ends, in ms, of the spans by which it is counted how long messages waited.
+# Upper bounds, in ms, of the histogram of wait times.
 WAIT_BOUNDS_MS: Final = (
     *(1, 5, 25, 100, 500, 1000, 5000, 30_000, 60_000, 300_000, 3_600_000, 86_400_000),
 )
@@ -26,7 +26,7 @@ WAIT_BOUNDS_MS: Final = (
 class Delivery(msgspec.Struct, Generic[D], frozen=True, gc=False):
     """One message in the hands of a consumer.
 
-    ``attempt`` counts how often it was handed out, from 1. ``receipt`` is what ``ack``, ``nack``
+    ``attempt`` counts how often it was delivered, from 1. ``receipt`` is what ``ack``, ``nack``
     and ``extend`` go by: it is of this delivery and no other, and empty when there is nothing to
     acknowledge. ``data`` is the value as the codec of the queue decodes it; without a codec, its
     bytes. A Struct, because pops make many of them; only one that has headers takes room for them.
@@ -39,7 +39,7 @@ class Delivery(msgspec.Struct, Generic[D], frozen=True, gc=False):
 
     @property
     def data(self) -> D:
-        """What the message says; raises Undecodable when it does not fit the codec."""
+        """The decoded value; raises Undecodable when it does not fit the codec."""
         return cast("D", self.value)
 
     @property
@@ -68,17 +68,17 @@ class DecodedDelivery(Delivery[D], frozen=True, gc=True):
 
     @property
     def data(self) -> D:
-        """What the message says; raises Undecodable when it does not fit the codec."""
+        """The decoded value; raises Undecodable when it does not fit the codec."""
         return or_raise(self.decoded)
 
 
 class QueueItem(msgspec.Struct, frozen=True, gc=False):
-    """One message as it lies in a queue, seen without taking it.
+    """One message as it is stored in a queue, seen without taking it.
 
-    ``attempt`` counts how often it was handed out so far. ``due_ms`` is when it comes due
+    ``attempt`` counts how often it was delivered so far. ``due_ms`` is when it comes due
     (delayed), when its deadline is (unacked) or when it was given up (dead). ``expires_ms`` is the
     end of its life. Times are milliseconds since 1970 by the server's clock. ``place`` is where it
-    lies, for ``redrive`` and ``discard``. Of a damaged one only ``value`` is known: what was found.
+    is, for ``redrive`` and ``discard``. Of a damaged one only ``value`` is known: what was found.
     ``dead`` shows when a letter was delivered for the first time, and the ``cause`` of its last
     failure; both are None when nobody reported a failure, as a worker does.
     """
@@ -104,11 +104,11 @@ class QueueItem(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """How a queue treats what fails: how often it is tried, and how long it rests in between.
+    """How a queue treats failed messages: how often they are tried, and the delay in between.
 
-    ``max_attempts`` None is without end. ``backoff`` "fixed" rests for ``backoff_ms`` each time,
-    "exponential" twice as long each time, up to ``longest_backoff_ms``; of that a part between half
-    and all, which differs from message to message.
+    ``max_attempts`` None is no limit. ``backoff`` "fixed" delays by ``backoff_ms`` each time,
+    "exponential" twice as long each time, up to ``longest_backoff_ms``; each message is delayed for
+    a part of that, between half and all, which differs from message to message.
     """
 
     max_attempts: int | None = None
@@ -119,16 +119,21 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """How a queue stands.
+    """The state of a queue.
 
     ``ready`` could be popped now, ``delayed`` wait for their time, ``unacked`` are with consumers,
-    ``dead`` were given up, ``damaged`` could not be read and lie aside. ``pushed``, ``popped``,
-    ``acked`` and ``expired`` (outlived their ``ttl_ms``) count since the queue began; the rates are
-    those of the last ten to twenty seconds. ``oldest_ms`` is how long the oldest ready message has
-    been waiting, None when there is none. ``waiting`` consumers are blocked. ``waits`` are how many
-    messages waited up to each of ``WAIT_BOUNDS_MS`` from when they could be popped until they were,
-    and in its last place those that waited longer; ``waited_ms`` is about the sum. A server that
-    dies forgets some seconds of these two. ``limits`` count for all consumers.
+    ``dead`` were given up, ``damaged`` could not be read and were put aside. ``pushed``,
+    ``popped``, ``acked`` and ``expired`` (outlived their ``ttl_ms``) count since the queue began;
+    the rates are those of the last ten to twenty seconds. ``oldest_ms`` is how long the oldest
+    ready message has been waiting, ``oldest_delayed_ms`` how long ago the oldest delayed one was
+    pushed or last delivered, ``oldest_unacked_ms`` how long a consumer has held the oldest one,
+    ``oldest_dead_ms`` how long ago the first dead letter was given up; None when there is none.
+    Where more than 32 bundles of one priority are delayed or unacked, these are looked for among
+    the 32 that are due first. ``waiting`` consumers are blocked. ``waits`` are how many messages
+    waited up to each of ``WAIT_BOUNDS_MS`` from when they could be popped until they were, and in
+    its last place those that waited longer; ``waited_ms`` is about the sum. A server that dies
+    loses from these two at most the pops of the last 100 ms of use. ``limits`` count for all
+    consumers.
     """
 
     name: str
@@ -138,6 +143,9 @@ class QueueStats:
     dead: int
     damaged: int
     oldest_ms: int | None
+    oldest_delayed_ms: int | None
+    oldest_unacked_ms: int | None
+    oldest_dead_ms: int | None
     pushed: int
     popped: int
     acked: int
@@ -157,7 +165,7 @@ class QueueStats:
     def waited_up_to_ms(self, share: float) -> int | None:
         """Return the bound up to which that share of all messages waited.
 
-        None when none was popped yet, and when the bound lies beyond the largest.
+        None when none was popped yet, and when the bound is beyond the largest.
         """
         seen, wanted = 0, share * sum(self.waits)
         for bound, count in zip(WAIT_BOUNDS_MS, self.waits, strict=False):

@@ -1,4 +1,4 @@
-"""Looking after a queue: settings, pause, purging, and what housekeepers do."""
+"""Upkeep of a queue: settings, pause, purging, and what housekeepers do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwater.queue.replies import KeepReply, PurgeReply, Reply, settings_of
 from headwater.queue.types import Backoff, KeptQueue, QueueSettings
 from headwater.store.call import Argument, Call, Operation
 
-# After so long without a push, what a producer was answered is forgotten.
+# After this long without a push, the answers to a producer are forgotten.
 SILENT_PRODUCER_MS = 7 * 24 * 3600 * 1000
 
 
@@ -77,7 +77,7 @@ def _messages_gone(_: Call, reply: Reply) -> int:
 def _purge(queue: QueueHandle, what: Literal["messages", "all"]) -> Operation[PurgeReply]:
     call = Call("hw_queue_purge", queue.key, (what,), repeatable=True, messages=_messages_gone)
     reply = PurgeReply(*(yield call))
-    # Nobody looks at these any more. They expire by themselves, should this client not finish.
+    # These keys are no longer read. They expire by themselves if this client does not finish.
     args = (reply.generation,)
     while (yield Call("hw_queue_free", queue.key, args, repeatable=True)):
         pass
@@ -90,7 +90,7 @@ def _messages_kept(_: Call, reply: Reply) -> int:
 
 
 def keep(queue: QueueHandle) -> Operation[KeptQueue]:
-    """Do all that is due to a queue when nobody pops."""
+    """Process everything that is due in a queue that nobody pops."""
     steps: list[KeepReply] = []
     while not steps or steps[-1].more:
         args = (SILENT_PRODUCER_MS,)

@@ -6,7 +6,7 @@
     settled     the old clusters are no longer used
 
 Each change raises the epoch, and an instance refuses calls of an older epoch: so no program writes
-by a layout that is over, however long it slept. A farm that was never moved has no layout, and its
+by an old layout, however long it was suspended. A farm that was never moved has no layout, and its
 epoch is 0.
 """
 

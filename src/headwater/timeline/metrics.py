@@ -46,7 +46,7 @@ COUNTERS: Final = (
     "select_send_all_promotion",
     "select_retrieved",  # n elements that clusters returned
     "select_returned",  # n elements that callers got
-    "select_divergent_keys",  # n keys of which clusters hold different elements
+    "select_divergent_keys",  # n keys for which clusters hold different elements
     "select_repair_needed",  # n elements on which clusters differ
     "repair_call",
     "repair_request",  # n elements
@@ -104,7 +104,7 @@ class RoshiMetrics(ABC):
         """Note how long something took that DURATIONS names; must not block."""
 
     def begin(self, name: str, object: str) -> Any:  # noqa: ARG002
-        """Return nothing: all that is needed of an operation is known at its end."""
+        """Return nothing: everything needed is known at the end of an operation."""
         return None
 
     def end(self, token: Any, event: Event) -> None:  # noqa: ARG002

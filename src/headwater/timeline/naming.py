@@ -22,7 +22,7 @@ def instance_url(text: str) -> str:
 
 
 def safe_farm(farm: str) -> str:
-    """Return a farm's text without users and passwords; what is no instance becomes "?"."""
+    """Return a farm's text without users and passwords; what is not an instance becomes "?"."""
     return re.sub("[^;,]+", lambda word: _safe(word[0]), "".join(farm.split()))
 
 

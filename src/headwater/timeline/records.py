@@ -80,12 +80,12 @@ class Cursor(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> Cursor:
-        """Return the cursor of a record: a page that starts there continues behind it."""
+        """Return the cursor of a record: a page that starts there continues after it."""
         return cls(record.score, encode(record.member, "member"))
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Return the cursor that a text spells; raises InvalidInput when it is none."""
+        """Return the cursor that a text stands for; raises InvalidInput when it is none."""
         bits, mark, member = text.partition("A") if isinstance(text, str) else ("", "", "")
         try:
             if not (mark and bits.isascii() and bits.isdecimal()):
@@ -95,7 +95,7 @@ class Cursor(NamedTuple):
             found = base64.b64decode(padded, altchars=b"-_", validate=True)
         except (ValueError, struct.error, binascii.Error):
             raise InvalidInput(
-                f"{text!r} is not a cursor; give one as an answer brought it, or "
+                f"{text!r} is not a cursor; give one as an answer returned it, or "
                 "str(Cursor(score, member))"
             ) from None
         return cls(check_score(score), found)
@@ -140,7 +140,7 @@ class Repaired(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What became of a batch, as counted by the cluster that applied the most of it.
+    """What happened to a batch, as counted by the cluster that applied the most of it.
 
     ``applied`` changed something, ``unchanged`` did not because a newer or the same operation is
     known, ``rejected`` are older than all that is kept: these three count operations. ``trimmed``
@@ -221,7 +221,7 @@ def decode(member: bytes) -> Member:
 
 def spell(key: Key, score: float, member: Member) -> Spelled:
     """Check a tuple and return it as it is sent; raises InvalidInput."""
-    # Most are many and as they should be: no further function is called for them.
+    # There are many tuples, and most are valid: no further function is called for those.
     if type(key) is not bytes or len(key) > MAX_KEY_BYTES:
         key = encode(key, "key")
     if type(member) is not bytes or len(member) > MAX_MEMBER_BYTES:

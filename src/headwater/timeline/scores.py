@@ -18,7 +18,7 @@ from headwater.errors import InvalidInput
 MAX_EXACT: Final = 2**53
 
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-# Any number of so many signs, without an exponent, is told from its neighbours by a double.
+# A double can represent any number of this many characters, without an exponent, distinctly.
 _SAFE_LENGTH: Final = 15
 
 
@@ -43,7 +43,7 @@ def check_score(score: float) -> float:
 
 
 def read_score(text: str) -> float:
-    """Return the number that a text spells in decimal, as JSON does; raises InvalidInput."""
+    """Return the number that a text states in decimal, as in JSON; raises InvalidInput."""
     if not _NUMBER.fullmatch(text):
         raise InvalidInput(f"a score must be a number, not {_short(text)}; write it as 17 or 17.5")
     return read_number(text)
@@ -67,7 +67,7 @@ def read_number(text: str) -> float:
 
 
 def exact(score: float) -> int | float:
-    """Return a score so that JSON spells it exactly: JSON shortens a float, but not an int."""
+    """Return a score so that JSON has it exactly: JSON shortens a float, but not an int."""
     return score if -MAX_EXACT <= score <= MAX_EXACT else int(score)
 
 

@@ -1,14 +1,14 @@
 --[[
-  hw_channel_add: members are dirty; one that waits already takes the lower score, and the earlier
-  time. A member that is reserved becomes dirty again besides. A repeat changes nothing.
+  hw_channel_add: mark members as dirty. A member that is dirty already keeps the lower score and the
+  earlier time. A member that is reserved becomes dirty again as well. A repeat changes nothing.
   KEYS   1 the shard
-  ARGV   1 ms since 1970 before which they must not be handed out, or ''
+  ARGV   1 ms since 1970 before which they must not be reserved, or ''
          2.. score, member, score, member, ...
-  Reply  { members that did not wait, members whose score fell }
+  Reply  { members that were not dirty before, members whose score fell }
          error HW_CLOSED when the layout has changed: ask for it again
   Cost   O(members · log size)
 ]]
--- What is counted changes nothing else: an add is done, also where it cannot be counted.
+-- The counters affect nothing else: an add succeeds even where it cannot be counted.
 local function add_counted(S, args, not_before, now)
   local reply = add_rows(S, args, 2, not_before, now)
   redis.pcall('HINCRBY', S, 'added', (#args - 1) / 2)
@@ -24,9 +24,9 @@ redis.register_function('hw_channel_add', function(keys, args)
 end)
 
 --[[
-  hw_channel_put: members come from a shard that is left behind, each with its own times.
+  hw_channel_put: add members of a shard of the old layout, each with its own times.
   KEYS   1 the shard
-  ARGV   1.. member, score, ms before which it must not be handed out or 0, ms since which it is
+  ARGV   1.. member, score, ms before which it must not be reserved or 0, ms since which it is
          dirty, member, score, ...
   Reply  how many were not here
          error HW_CLOSED

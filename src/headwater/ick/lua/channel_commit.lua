@@ -1,13 +1,13 @@
 --[[
-  hw_channel_commit: reserved members are clean; those of another generation stay reserved.
+  hw_channel_commit: mark reserved members as clean; those of another generation stay reserved.
   KEYS   1 the shard
   ARGV   1 token of the lease   2 how long it lasts from now, in ms
          3.. member, generation, member, generation, ...
   Reply  how many were reserved under that generation until now
          error HW_LEASE <token> <holder> when another token is in force; nothing is changed then
 ]]
--- Finds members among what is reserved, where the generation is the one named; returns score, member,
--- score, member, ... of those, and the members.
+-- Finds the reserved members whose generation is the one named; returns score, member, score, member, ... of
+-- those, and the members.
 local function find_reserved(S, args, first)
   local rows, found, made = {}, {}, made_of(S, args, first)
   local meant = {}
@@ -35,7 +35,8 @@ local function drop_reserved(S, members)
   end
 end
 
--- Whoever commits or releases is alive: the lease goes on for what is left, and ends with the last.
+-- A holder that commits or releases is alive: its lease continues for the remaining members, and ends with
+-- the last.
 local function renew_lease(S, token, till)
   redis.call('HSET', S, 'until', till)
   end_lease_if_idle(S, token)
@@ -60,10 +61,10 @@ redis.register_function{
 }
 
 --[[
-  hw_channel_release: reserved members are given back undone, to be handed out again.
+  hw_channel_release: return reserved members unprocessed, to be reserved again.
   KEYS   1 the shard
   ARGV   1 token of the lease   2 how long it lasts from now, in ms
-         3 ms after which they may be handed out   4.. member, generation, ...
+         3 ms after which they may be reserved   4.. member, generation, ...
   Reply  as hw_channel_commit
 ]]
 local function release_members(S, args, token, lease_ms, delay_ms)
@@ -91,7 +92,7 @@ redis.register_function{
 }
 
 --[[
-  hw_channel_renew: the holder is alive and needs more time.
+  hw_channel_renew: extend the lease of its holder.
   KEYS   1 the shard
   ARGV   1 token of the lease   2 how long it lasts from now, in ms
   Reply  the ms until which the lease lasts, or 0 when nothing is reserved any more

@@ -1,7 +1,7 @@
 --[[
-  hw_channel_open: agree on a channel's layout; the first to open it decides.
+  hw_channel_open: get a channel's layout; the first client to open the channel decides it.
   KEYS   1 the channel
-  ARGV   1 how many shards a new channel gets
+  ARGV   1 number of shards of a new channel
   Reply  { epoch, shards, old epoch or 0, old shards, phase }
 ]]
 local function channel_view(M)
@@ -11,7 +11,7 @@ local function channel_view(M)
   return { tonumber(f[1]), tonumber(f[2]), tonumber(f[3] or 0), tonumber(f[4] or 0), f[5] or '' }
 end
 
--- By the clock, so that a channel that is deleted and made anew has no epoch twice.
+-- By the clock, so that a channel that is deleted and created again does not repeat an epoch.
 local function next_epoch(last)
   local now = redis.call('TIME')
   return math.max(last + 1, tonumber(now[1]) * 1000000 + tonumber(now[2]))
@@ -26,7 +26,7 @@ redis.register_function('hw_channel_open', function(keys, args)
 end)
 
 --[[
-  hw_channel_view: a channel's layout, without making one.
+  hw_channel_view: get a channel's layout, without creating one.
   KEYS   1 the channel
   Reply  as hw_channel_open; nothing when there is no channel
 ]]
@@ -38,9 +38,9 @@ redis.register_function{
 
 --[[
   hw_channel_begin: begin to change the number of shards, or to delete the channel.
-  Does nothing while a change is under way, or when the epoch is not the one that was seen.
+  Does nothing while a change is in progress, or when the epoch is not the one that was seen.
   KEYS   1 the channel
-  ARGV   1 the epoch that was seen   2 how many shards from now on; 0 deletes
+  ARGV   1 the epoch that was seen   2 the new number of shards; 0 deletes
   Reply  as hw_channel_open; nothing when there is no channel
 ]]
 redis.register_function{
@@ -62,12 +62,12 @@ redis.register_function{
 }
 
 --[[
-  hw_channel_advance: one part of a change is done; nothing happens when others were quicker.
-  'moving': every shard of the old layout is closed and without a lease. '': they are empty.
-  'gone': all shards of a deleted channel are.
+  hw_channel_advance: move a change to its next phase; nothing happens when another client did so first.
+  'moving': every shard of the old layout is closed and has no lease. '': the old shards are empty.
+  'gone': all shards of a deleted channel are dropped.
   KEYS   1 the channel
   ARGV   1 the epoch that was seen   2 the phase that was seen   3 'moving', '' or 'gone'
-  Reply  1 when the phase was still that
+  Reply  1 when the phase was still the one that was seen
 ]]
 redis.register_function{
   function_name = 'hw_channel_advance',

@@ -1,19 +1,19 @@
 --[[
-  hw_channel_reserve: lease a shard and hand out its lowest members, ties by member.
-  What is reserved and not committed comes first, again; then dirty members follow until `count`
-  are reserved, one place in FAIR for who has waited longest. The holder may ask again, and gets
-  the same members, so that a lost answer does no harm. A lease that has run out is taken over,
-  with a higher token. An empty shard is not leased. One call reserves 500 members more at most.
+  hw_channel_reserve: lease a shard and reserve its lowest members, ties by member.
+  Members that are already reserved and not committed come first; then dirty members follow until `count`
+  are reserved. One place in FAIR goes to the member that has waited longest. The holder may ask again and
+  gets the same members, so a lost reply is harmless. An expired lease is taken over with a higher token.
+  An empty shard is not leased. One call reserves at most 500 more members.
   KEYS   1 the shard
   ARGV   1 consumer   2 how long the lease lasts, in ms   3 count
-  Reply  { token, until, { member, score, ... }, { generation, ... }, ms until the next
-           member's time has come or -1, what is left to do }, with token 0 when there is nothing, or
-         when another consumer holds the shard: until then is how long. To do: 0 nothing; 1 call again,
-         to reserve the rest; 2 all are reserved, and hw_channel_held shows them, who are more than 500
+  Reply  { token, until, { member, score, ... }, { generation, ... }, ms until the time of the next
+           member, or -1, what is left to do }. The token is 0 when there is nothing, or when another
+         consumer holds the shard, until the given ms. Left to do: 0 nothing; 1 call again to reserve the
+         rest; 2 all are reserved, more than 500, and hw_channel_held returns them
          error HW_CLOSED
   Cost   O(count · log size)
 ]]
--- How many members one call reserves or shows: each is in several sets.
+-- How many members one call reserves or returns: each is in several sets.
 local CHANNEL_ROWS = 500
 
 -- Chooses up to `room` members to reserve: those that have waited longest, then the lowest. Returns
@@ -43,7 +43,7 @@ local function choose(S, shard, room)
   return rows, among == oldest
 end
 
--- Reserve up to `room` more members under a new generation; returns how many were taken.
+-- Reserves up to `room` more members under a new generation; returns how many were reserved.
 local function reserve_some(S, shard, room)
   local rows, lowest_of_all = choose(S, shard, room)
   if #rows == 0 then return 0 end
@@ -65,7 +65,8 @@ local function reserve_some(S, shard, room)
   return #members
 end
 
--- Reserves until `count` are, or the call has done enough; returns how many are, and whether that is all.
+-- Reserves until there are `count`, or the call has reached its limit; returns how many are reserved, and
+-- whether that is all.
 local function reserve_up_to(S, shard, count)
   shard.generation = shard.generation + 1
   local left = CHANNEL_ROWS
@@ -110,7 +111,7 @@ redis.register_function{
 }
 
 --[[
-  hw_channel_held: some of what is reserved, by score and then by member, without changing anything.
+  hw_channel_held: get some of the reserved members, by score and then by member. Changes nothing.
   KEYS   1 the shard
   ARGV   1 token of the lease   2 rank to begin at   3 how many, 500 at most
   Reply  { { member, score, ... }, { generation, ... } }

@@ -1,9 +1,9 @@
 --[[
-  hw_channel_shard: how a shard stands.
+  hw_channel_shard: get the state of a shard.
   KEYS   1 the shard
-  Reply  { name, value, ... }: ready, later, reserved (how many members are where), token, holder,
+  Reply  { name, value, ... }: ready, later, reserved (number of members in each), token, holder,
          until (the lease), now, since (ms in which the longest waiting member became dirty, or 0),
-         closed (1 when it is), added (members that were given to adds), entered (those that did not wait)
+         closed (1 when it is), added (members given to adds), entered (those that were not dirty before)
 ]]
 redis.register_function{
   function_name = 'hw_channel_shard',
@@ -24,8 +24,8 @@ redis.register_function{
 }
 
 --[[
-  hw_channel_scan: a page of a shard's members, in no order, without changing anything.
-  What is in the set all the while comes at least once.
+  hw_channel_scan: get a page of a shard's members, in no order. Changes nothing.
+  A member that is in the set during the whole scan is returned at least once.
   KEYS   1 the shard
   ARGV   1 'ready', 'later' or 'held'   2 cursor, '0' to begin   3 about how many
   Reply  { next cursor, '0' at the end, { member, score, member, score, ... } }
@@ -41,10 +41,10 @@ redis.register_function{
 }
 
 --[[
-  hw_channel_close: a shard takes nothing more; once its lease is over, what was reserved is dirty
-  again, a step at a time, and the token of that lease is of no use.
+  hw_channel_close: close a shard, which then accepts nothing more. When its lease has ended, reserved
+  members become dirty again, some in each call, and the token of that lease is no longer valid.
   KEYS   1 the shard
-  Reply  the ms until which its lease lasts, 0 when it has none, -1 when this is to be called again
+  Reply  the ms until which its lease lasts, 0 when it has none, -1 when the call must be repeated
 ]]
 local function close_shard(S, shard, now)
   redis.call('HSET', S, 'closed', 1)
@@ -66,10 +66,10 @@ redis.register_function{
 }
 
 --[[
-  hw_channel_page: some members of a closed shard, to be put into their new ones.
+  hw_channel_page: get some members of a closed shard, to be added to their new shards.
   KEYS   1 the shard
   ARGV   1 how many at most
-  Reply  { member, score, ms before which it must not be handed out or 0, ms since which it is dirty,
+  Reply  { member, score, ms before which it must not be reserved or 0, ms since which it is dirty,
            member, score, ... }
 ]]
 redis.register_function{
@@ -96,7 +96,7 @@ redis.register_function{
 }
 
 --[[
-  hw_channel_forget: members of a closed shard are in their new ones.
+  hw_channel_forget: remove members of a closed shard that are in their new shards.
   KEYS   1 the shard
   ARGV   1.. members
   Reply  how many members are left
@@ -117,7 +117,7 @@ redis.register_function{
 }
 
 --[[
-  hw_channel_drop: a shard ends, with all that is in it; a mark stays for MARK_MS.
+  hw_channel_drop: delete a shard with all its members; a mark is kept for MARK_MS.
   KEYS   1 the shard
   Reply  how many members were in it
 ]]
@@ -126,7 +126,7 @@ redis.register_function{
   callback = function(keys)
     local S = keys[1]
     local size = channel_size(S) + redis.call('ZCARD', S .. ':held')
-    -- Closed first, and all of it in one step: the server frees what is large beside its work.
+    -- It is closed first, and in one step: the server frees large values in the background.
     redis.call('HSET', S, 'closed', 1)
     redis.call('PEXPIRE', S, MARK_MS)
     redis.call('UNLINK', S .. ':ready', S .. ':since', S .. ':later', S .. ':wish', S .. ':held', S .. ':made')

@@ -1,7 +1,7 @@
 --[[
-  hw_ick_add: members are dirty; one that is in the producer set already takes the lower score.
-  Looks at the producer set only: a member that is reserved becomes dirty again. The Ick is there
-  afterwards, also when no pair was given. A repeat changes nothing.
+  hw_ick_add: mark members as dirty; a member that is in the producer set already keeps the lower score.
+  Only the producer set is checked: a member that is reserved becomes dirty again. The Ick exists
+  afterwards, even if no pair was given. A repeat changes nothing.
   KEYS   1 the Ick   2 its pset   3 its cset
   ARGV   1.. score, member, score, member, ...
   Reply  { members that were not in the producer set, members whose score fell }

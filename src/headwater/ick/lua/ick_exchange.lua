@@ -1,14 +1,15 @@
 --[[
-  hw_ick_exchange: commit, then reserve. Without members it is a plain reserve, and with 0 as the
-  size a plain commit. A backwash between the two folds the whole consumer set back into the
-  producer set, so that what is reserved is the lowest of all.
-  A call takes 1000 members, reserves 1000 and folds 1000 back; more go in steps: commit some by calls
-  that reserve nothing; fold back and fill by hw_ick_fold; read what is reserved by hw_ick_page.
+  hw_ick_exchange: commit, then reserve. Without members it is a plain reserve, and with size 0 a plain
+  commit. A backwash between the two moves the whole consumer set back into the producer set, so that the
+  reserved members are the lowest of all.
+  A call commits at most 1000 members, reserves 1000 and moves 1000 back. For more, use several calls:
+  commit by calls that reserve nothing; move back and fill by hw_ick_fold; read reserved members by
+  hw_ick_page.
   KEYS   1 the Ick   2 its pset   3 its cset
   ARGV   1 how many to reserve   2 '1' for a backwash   3.. members to commit
-  Reply  { how many of the members were in the consumer set, { member, score, ... }, 1 when steps of
-           hw_ick_fold are left to do }, where the second are the lowest of the consumer set, ties by
-         member, and none when something is left to do
+  Reply  { how many of the members were in the consumer set, { member, score, ... }, 1 when calls of
+           hw_ick_fold are left to do }. The second are the lowest of the consumer set, ties by member;
+         none when calls are left to do
          error HW_ICK <part> <found>
   Cost   O((members + reserved) · log size)
 ]]
@@ -33,9 +34,9 @@ redis.register_function{
 }
 
 --[[
-  hw_ick_fold: fold some of the consumer set back, or fill it, a step at a time.
+  hw_ick_fold: move some of the consumer set back, or fill it; one bounded step per call.
   KEYS   1 the Ick   2 its pset   3 its cset
-  ARGV   1 how many the consumer set shall have; '' folds it back
+  ARGV   1 size that the consumer set is filled to; '' moves it back
   Reply  1 when there is more to do
          error HW_ICK <part> <found>
 ]]
@@ -57,7 +58,7 @@ redis.register_function{
 }
 
 --[[
-  hw_ick_page: some of what is reserved, by score and then by member, without changing anything.
+  hw_ick_page: get some of the reserved members, by score and then by member. Changes nothing.
   KEYS   1 the Ick   2 its pset   3 its cset
   ARGV   1 rank to begin at   2 how many, 1000 at most
   Reply  { member, score, member, score, ... }

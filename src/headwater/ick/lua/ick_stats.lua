@@ -1,5 +1,5 @@
 --[[
-  hw_ick_stats: how large the sets of an Ick are, and their lowest and highest scores.
+  hw_ick_stats: get the sizes of the sets of an Ick, and their lowest and highest scores.
   KEYS   1 the Ick   2 its pset   3 its cset
   Reply  nothing when there is no Ick; else { name, value, ... }: pset_size, cset_size, and pset_min,
          pset_max, cset_min, cset_max, which are '' for an empty set
@@ -25,8 +25,8 @@ redis.register_function{
 }
 
 --[[
-  hw_ick_scan: a page of one of the sets, in no order, without changing anything.
-  What is in the set all the while comes at least once, whatever else comes and goes.
+  hw_ick_scan: get a page of one of the sets, in no order. Changes nothing.
+  A member that is in the set during the whole scan is returned at least once, whatever else changes.
   KEYS   1 the Ick   2 its pset   3 its cset
   ARGV   1 'pset' or 'cset'   2 cursor, '0' to begin   3 about how many
   Reply  { next cursor, '0' at the end, { member, score, member, score, ... } }
@@ -45,7 +45,7 @@ redis.register_function{
 }
 
 --[[
-  hw_ick_delete: remove an Ick.
+  hw_ick_delete: delete an Ick.
   KEYS   1 the Ick   2 its pset   3 its cset
   Reply  how many keys there were
          error HW_ICK <part> <found>

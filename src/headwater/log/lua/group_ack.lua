@@ -1,9 +1,9 @@
 --[[
-  hw_group_ack: acknowledge messages: they are done.
+  hw_group_ack: acknowledge messages, which are done then.
   KEYS   1 the stream
   ARGV   1 group   2.. first offset, last offset, first offset, last offset, ... in ascending order
-  Reply  { how many messages were pending until now; what was never handed out, or is done already,
-           does not count and stays as it is,
+  Reply  { how many messages were pending until now; messages that were never delivered, or are done
+           already, do not count and do not change,
            offset from which on nothing was done yet, because there is too much for one call; or -1 }
          error HW_NO_GROUP
   Cost   O(STEP_RANGES · log pending ranges) in one call
@@ -25,8 +25,8 @@ redis.register_function{
 }
 
 --[[
-  hw_group_skip: acknowledge offsets that compaction emptied, whether pending or not handed out yet.
-  A hole stays a hole, so that anyone may do so at any time; only the stream must be the same one.
+  hw_group_skip: acknowledge offsets that compaction emptied, whether pending or not delivered yet.
+  A hole stays a hole, so any client may do so at any time, as long as the stream is the same one.
   KEYS   1 the stream
   ARGV   1 group   2 `created` as read   3.. first offset, last offset, ... in ascending order
   Reply  { how many offsets were pending until now, offset from which on nothing was done yet or -1 }
@@ -54,15 +54,15 @@ redis.register_function{
   flags = { 'allow-oom' },
 }
 
--- Nobody has what waits for its burial, or for others of its tag: it cannot be moved.
+-- No member has a message that waits to be buried or for others of its tag: it cannot be moved.
 local function is_waiting_range(range)
   return range.waits or range.due == PARKED
 end
 
 --[[
-  hw_group_postpone: have pending messages redelivered at another time (nack, extend).
+  hw_group_postpone: redeliver pending messages at another time (nack, extend).
   KEYS   1 the stream
-  ARGV   1 group   2 ms from now, with a '+' before them when the messages stay in hand (extend)
+  ARGV   1 group   2 ms from now, with a '+' before them when the member keeps the messages (extend)
          3.. first offset, last offset, ... in ascending order
   Reply  { how many messages are pending and were moved, offset from which on nothing was done yet or -1 }
          error HW_NO_GROUP
@@ -78,7 +78,8 @@ redis.register_function{
     if not group then return no_group() end
     book_group(G, group)
     local old, rest, parts, going_on = plan_cuts(G, args, 3)
-    -- What is moved as a whole only gets another deadline; what is cut is replaced by its parts.
+    -- A range that is moved as a whole only gets another deadline; one that is cut is replaced by its
+    -- parts.
     local cut, moved, deadlines = {}, 0, {}
     for _, range in ipairs(rest) do cut[range.member] = true end
     local going, coming, spans = {}, {}, {}

@@ -1,7 +1,8 @@
 --[[
   hw_group_bury: move expired messages to the dead letters, which are a stream of their own.
-  That stream may lie in another slot, so this takes two steps that anyone may repeat: a batch is
-  numbered and noted, whoever gets it writes it with (producer, number), and then reports it as written.
+  That stream may be in another slot, so this takes two steps, which any client may repeat: a batch is
+  numbered and noted; the client that gets it writes it with (producer, number) and then reports it as
+  written.
 
   KEYS   1 the stream
   ARGV   1 group   2 number of the batch that was written, or ''   3 its first offset among the dead letters
@@ -10,12 +11,12 @@
            { first, last, attempt, ... } of it ({} when there is none), stream of the dead letters }
          error HW_NO_GROUP
 
-  A message that was acknowledged after its batch was noted is done: its letter lies in the stream
-  of the dead letters, but counts for nothing and is never redriven.
+  A message that was acknowledged after its batch was noted is done: its letter is in the stream of the
+  dead letters, but does not count and is never redriven.
   G field "burying": "number first:last:attempt,..."; G:dead zset: score: offset among the dead letters;
-  member: "offset:first:last:attempt"; G field "grave": the stream they all lie in
+  member: "offset:first:last:attempt"; G field "grave": the stream of all of them
 ]]
--- Returns what waits for the dead letters, `room` ranges at most; entries without a range are dropped.
+-- Returns the ranges that wait for the dead letters, `room` at most; entries without a range are dropped.
 local function waiting_ranges(G, room)
   local ranges, strays = {}, {}
   for _, start in ipairs(redis.call('ZRANGE', G .. ':expired', 0, room - 1)) do
@@ -31,7 +32,7 @@ local function waiting_ranges(G, room)
   return ranges
 end
 
--- Dead letters were turned off after messages had expired: these are dropped like any other.
+-- Dead letters were turned off after these messages had expired: they are dropped like any others.
 local function drop_expired(G, group)
   load_counts(G, group)
   local ranges, before = waiting_ranges(G, STEP_RANGES), group.pending
@@ -44,14 +45,14 @@ local function drop_expired(G, group)
   return { 0, 0, {}, '' }
 end
 
--- Numbers grow beyond those of any group of this name that was removed: the stream of the dead
--- outlives groups, and remembers what it was sent under which number.
+-- Numbers are higher than those of any removed group of this name: the stream of the dead letters outlives
+-- groups, and remembers the sequences of its producers.
 local function next_burial(G)
   return math.max(tonumber(redis.call('HGET', G, 'burials') or 0) + 1, server_us())
 end
 
--- A batch is in the stream of the dead letters, from `at` on. Returns how many of its messages were
--- still pending, and so are dead now.
+-- A batch is in the stream of the dead letters, from `at` on. Returns how many of its messages were still
+-- pending, and so are dead letters now.
 local function note_buried(G, group, at)
   local old, words, rest, kept, before = {}, {}, {}, {}, group.pending
   for first, last, attempt in string.gmatch(group.burying, '(%d+):(%d+):(%d+)') do
@@ -120,10 +121,11 @@ redis.register_function{
 }
 
 --[[
-  hw_group_dead: which dead letters are neither redriven nor discarded.
+  hw_group_dead: list dead letters that are neither redriven nor discarded.
   KEYS   1 the stream
   ARGV   1 group   2 how many ranges, 1000 at most   3 offset among the dead letters to begin from, 0 for all
-  Reply  { stream of the dead letters or '', { offset in it, first, last, attempt, ... } }
+  Reply  { stream of the dead letters or '', { offset in it, first, last, attempt, ... },
+           offset behind the newest of all, 0 without any }
          error HW_NO_GROUP
 ]]
 redis.register_function{
@@ -133,7 +135,7 @@ redis.register_function{
     local G = group_key(K, name)
     if not load_group(G, load_stream(K)) then return no_group() end
     local facts = {}
-    -- The letters that lie across the place where it begins.
+    -- The letters that begin before the given place and end after it.
     local across = from > 0 and dead_ranges.covering(G, from)
     if across and across.at < from then
       facts = { from, across.first + from - across.at, across.last, tonumber(across.attempt) }
@@ -142,7 +144,7 @@ redis.register_function{
     for _, member in ipairs(found) do
       for number in string.gmatch(member, '%d+') do facts[#facts + 1] = tonumber(number) end
     end
-    return { redis.call('HGET', G, 'grave') or '', facts }
+    return { redis.call('HGET', G, 'grave') or '', facts, dead_ranges.end_of(G) }
   end,
   flags = { 'no-writes' },
 }

@@ -1,11 +1,11 @@
 --[[
-  hw_group_expire: give up what has expired, though nobody reads.
-  A read gives up what it meets; in a group without readers somebody else must look.
-  With dead letters the messages are left to hw_group_bury, without they are dropped here.
+  hw_group_expire: give up expired messages of a group that nobody reads.
+  A read gives up the expired messages that it finds; in a group without readers the housekeeper calls this.
+  With dead letters the messages are left to hw_group_bury, otherwise they are dropped here.
 
   KEYS   1 the stream
-  ARGV   1 group   2 place in the order of deadlines to go on from, 0 to begin
-  Reply  { messages dropped, place to go on from or -1 at the end }
+  ARGV   1 group   2 place in the order of deadlines to continue from, 0 to begin
+  Reply  { messages dropped, place to continue from or -1 at the end }
          error HW_NO_GROUP
   Cost   O(STEP_RANGES · log pending ranges) in one call
 ]]
@@ -18,7 +18,7 @@ redis.register_function{
     if not group then return no_group() end
     book_group(G, group)
     local old, waiting, strays, looked, dropped = {}, {}, {}, 0, 0
-    -- By rank, not by score: ranges that wait to be tried again stay in front of those that expire.
+    -- By rank, not by score: ranges that will be retried stay before those that expire.
     local due = redis.call('ZRANGE', G .. ':due', place, place + STEP_RANGES - 1, 'WITHSCORES')
     for i = 1, #due, 2 do
       if tonumber(due[i + 1]) > now or group.noted and dropped >= STEP_RANGES then break end

@@ -1,13 +1,13 @@
 --[[
-  hw_group_fail: report failed attempts; each message is redelivered after a delay of its own, or given up.
-  What is given up waits for hw_group_bury, and is handed out no more. A report counts only as long as
-  the message is pending in the attempt that failed, so one that comes late takes it from nobody.
+  hw_group_fail: report failed attempts; each message is redelivered after its own delay, or given up.
+  A message that is given up waits for hw_group_bury and is not delivered any more. A report counts only
+  while the message is pending in the attempt that failed, so a late report does not affect a later attempt.
 
   KEYS   1 the stream
   ARGV   1 group   2.. for each message, in ascending order, 64 at most: offset, attempt or '' for any,
-         ms until it is redelivered or -1 to give it up, ms that it was in hand or '', error ("type\ntext")
-  Reply  how many messages that concerned
-         error HW_NO_GROUP, HW_NO_LETTERS (something is to be given up, and the group keeps no dead letters)
+         ms until it is redelivered or -1 to give it up, ms that the member had it or '', error ("type\ntext")
+  Reply  how many messages were changed
+         error HW_NO_GROUP, HW_NO_LETTERS (a message is to be given up, and the group keeps no dead letters)
   Cost   O(messages · log pending ranges)
 ]]
 redis.register_function{
@@ -49,7 +49,7 @@ redis.register_function{
       local report = reports[part.first]
       failures.note(G, part.first, report, report.delay_ms < 0)
     end
-    -- What could not be marked is redelivered at once, as if its attempt had had no answer.
+    -- A message that could not be marked is redelivered at once, as if there had been no report.
     if given_up[1] then mark_expired(G, given_up) end
     if failed[1] then serve(K, name, stream, now) end
     return #failed
@@ -93,7 +93,7 @@ redis.register_function{
 }
 
 --[[
-  hw_group_causes: why messages failed that are dead letters.
+  hw_group_causes: get the errors of messages that are dead letters.
   KEYS   1 the stream
   ARGV   1 group   2.. first offset, last offset, ... in the stream that they came from, 1000 messages at most
   Reply  { "offset:first delivered (ms) or nothing:type\ntext" of each that is known }

@@ -1,10 +1,10 @@
 --[[
-  hw_group_leave: take a member out of the line of those that are blocked, because it is gone.
-  What lies unseen in its box goes back, as if it had never been handed out, and to the next in line.
+  hw_group_leave: remove a blocked member that is gone from the line.
+  Unseen messages in its box are returned, as if they had never been delivered, and go to the next in line.
 
   KEYS   1 the stream
   ARGV   1 group   2 waiter
-  Reply  1 when it waited, or had something in its box
+  Reply  1 when it waited, or had messages in its box
 ]]
 redis.register_function{
   function_name = 'hw_group_leave',

@@ -1,8 +1,8 @@
 --[[
-  Dead letters that were seen: they go back to the group, or are forgotten.
+  Redriving and discarding dead letters.
 ]]
--- Orders ranges and joins neighbours. A message that died twice, as after a seek, has two letters: it is
--- in one range.
+-- Orders ranges and joins neighbours. A message that became a dead letter twice, for example after a seek,
+-- has two letters and is in one range.
 local function joined_ranges(ranges)
   table.sort(ranges, function(a, b) return a.first < b.first end)
   local joined = {}
@@ -17,12 +17,12 @@ local function joined_ranges(ranges)
   return joined
 end
 
--- Plans what becomes pending of messages that are redriven; what a seek made new again is handed out
--- by itself. letters: ranges of messages, in order.
--- Returns ranges that become pending; ranges that are pending again and go; and what comes in their place.
+-- Plans which messages become pending when letters are redriven; messages that a seek made new again are
+-- delivered anyway. letters: ranges of messages, in order. Returns ranges that become pending; ranges that
+-- are pending again and are removed; and the ranges that replace those.
 local function plan_back(G, group, letters, now)
   local new, old, instead = {}, {}, {}
-  -- The range that was cut last begins here, and this is left of it behind the cut.
+  -- The range that was cut last begins here, and this part of it is left after the cut.
   local cut, left = nil, nil
   local function back(first, last)
     return { first = first, last = last, attempt = 0, due = now, expire = NEVER }
@@ -50,10 +50,10 @@ local function plan_back(G, group, letters, now)
   return new, old, instead
 end
 
--- Plans to take letters out of where they lie; words: offset among the dead letters, offset in the stream,
--- ... in ascending order, from a place on. A letter that is not of that message stays, and so do letters
--- of messages before `first`. Returns members that go, what stays of them, the messages, and how many
--- letters were left because of `first`.
+-- Plans to remove letters from their places; words: offset among the dead letters, offset in the stream, ...
+-- in ascending order, from a place on. A letter of another message is kept, and so are letters of messages
+-- before `first`. Returns members to remove, what is kept of them, the messages, and how many letters were
+-- kept because of `first`.
 local function plan_named(G, words, from, room, first)
   local members, stay, gone, left, evicted = {}, {}, {}, nil, 0
   local function keep(range, last)
@@ -81,12 +81,11 @@ local function plan_named(G, words, from, room, first)
   return members, stay, gone, evicted
 end
 
--- Plans to redrive the oldest letters from a place among them on. Returns members that go, what stays of
--- them, the messages, how many letters were left because their messages are evicted, and where to go on.
-local function plan_oldest_back(G, from, room, stream_first)
+-- Plans to redrive the oldest letters, from a place on and before an end. Returns members to remove, what is kept of
+-- them, the messages, how many letters were kept because their messages are evicted, and where to continue.
+local function plan_oldest_back(G, from, stop, room, stream_first)
   local members, stay, back, evicted, place = {}, {}, {}, 0, -1
-  local found = redis.call('ZRANGE', G .. ':dead', from, '+inf', 'BYSCORE', 'LIMIT', 0, STEP_RANGES)
-  for i, member in ipairs(found) do
+  for i, member in ipairs(dead_ranges.between(G, from, stop)) do
     if room <= 0 then break end
     local at, first, last, attempt = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
     at, first, last = tonumber(at), tonumber(first), tonumber(last)
@@ -114,21 +113,23 @@ local function sum_of(ranges)
 end
 
 --[[
-  hw_group_redrive: have dead letters redelivered by the group, at once, with a fresh count of attempts.
-  A message that the log no longer holds stays among the dead letters.
+  hw_group_redrive: let the group redeliver dead letters, at once, with a new count of attempts.
+  A message that the log no longer holds stays a dead letter. One that fails again meanwhile becomes a new
+  letter, at or after the end that hw_group_dead returned before.
   KEYS   1 the stream
-  ARGV   1 group   2 how many messages at most   3 offset among the dead letters to go on from, 0 to begin
-         4.. offset among the dead letters, offset in the stream that it came from, ... in ascending order;
+  ARGV   1 group   2 how many messages at most   3 offset among the dead letters to continue from, 0 to begin
+         4 offset among the dead letters to end before; letters that are named may be after it
+         5.. offset among the dead letters, offset in the stream that it came from, ... in ascending order;
              none: the oldest
-  Reply  { messages given back, messages left because the log has evicted them,
-           offset among the dead letters to go on from or -1 at the end }
+  Reply  { messages redriven, messages left because the log has evicted them,
+           offset among the dead letters to continue from or -1 at the end }
          error HW_NO_GROUP
   Cost   O(STEP_RANGES · log pending ranges) in one call
 ]]
 redis.register_function{
   function_name = 'hw_group_redrive',
   callback = function(keys, args)
-    local K, name, room, from, named = keys[1], args[1], tonumber(args[2]), args[3], args[4]
+    local K, name, room, from, stop, named = keys[1], args[1], tonumber(args[2]), args[3], args[4], args[5]
     local G, stream, now = group_key(K, name), load_stream(K), server_ms()
     local group = open_group(G, stream)
     if not group then return no_group() end
@@ -136,9 +137,9 @@ redis.register_function{
     load_counts(G, group)
     local members, stay, letters, evicted, place
     if named then
-      members, stay, letters, evicted = plan_named(G, args, 4, room, stream.first)
+      members, stay, letters, evicted = plan_named(G, args, 5, room, stream.first)
     else
-      members, stay, letters, evicted, place = plan_oldest_back(G, from, room, stream.first)
+      members, stay, letters, evicted, place = plan_oldest_back(G, from, stop, room, stream.first)
     end
     local back = sum_of(letters)
     letters = joined_ranges(letters)
@@ -148,7 +149,7 @@ redis.register_function{
       redis.call('ZREM', G .. ':dead', unpack(members))
       if stay[1] then add_members(G .. ':dead', stay) end
       change(group, 'buried', group.buried - back)
-      -- Their letters are gone: from here on nothing raises.
+      -- Their letters are removed: from here on nothing raises.
       if new[1] then replace_ranges(G, group, {}, new) end
       if old[1] then afterwards(replace_ranges, G, group, old, instead) end
     end
@@ -161,9 +162,9 @@ redis.register_function{
 }
 
 -- Plans the same for the oldest letters.
-local function plan_oldest(G, room)
+local function plan_oldest(G, stop, room)
   local members, stay, gone = {}, {}, {}
-  for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', 0, STEP_RANGES - 1)) do
+  for _, member in ipairs(dead_ranges.between(G, 0, stop)) do
     if room <= 0 then break end
     local at, first, last, attempt = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
     at, first, last = tonumber(at), tonumber(first), tonumber(last)
@@ -177,11 +178,12 @@ local function plan_oldest(G, room)
 end
 
 --[[
-  hw_group_discard: forget dead letters. What they hold stays in the stream of the dead letters, whose
-  retention removes it.
+  hw_group_discard: forget dead letters. The messages stay in the stream of the dead letters, whose
+  retention removes them.
   KEYS   1 the stream
   ARGV   1 group   2 how many messages at most
-         3.. offset among the dead letters, offset in the stream that it came from, ... in ascending order;
+         3 offset among the dead letters to end before, from hw_group_dead; letters that are named may lie behind it
+         4.. offset among the dead letters, offset in the stream that it came from, ... in ascending order;
              none: the oldest
   Reply  { messages forgotten, 1 when another call has more to do }
          error HW_NO_GROUP
@@ -190,16 +192,16 @@ end
 redis.register_function{
   function_name = 'hw_group_discard',
   callback = function(keys, args)
-    local K, name, room, named = keys[1], args[1], tonumber(args[2]), args[3]
+    local K, name, room, stop, named = keys[1], args[1], tonumber(args[2]), args[3], args[4]
     local G = group_key(K, name)
     local group = open_group(G, load_stream(K))
     if not group then return no_group() end
     load_counts(G, group)
     local members, stay, gone
     if named then
-      members, stay, gone = plan_named(G, args, 3, room, 0)
+      members, stay, gone = plan_named(G, args, 4, room, 0)
     else
-      members, stay, gone = plan_oldest(G, room)
+      members, stay, gone = plan_oldest(G, stop, room)
     end
     local messages = sum_of(gone)
     if messages > 0 then

@@ -1,6 +1,6 @@
 --[[
-  hw_group_limit: set how many messages of a group are in flight and how fast they are handed out.
-  All members obey from their next read on.
+  hw_group_limit: limit how many messages of a group are in flight and how fast they are delivered.
+  The limits apply to all members from their next read on.
   KEYS   1 the stream
   ARGV   1 group   2 the limits, as the field `limits` has them (store/lua/shared/50-limits.lua); '' for none
   Reply  the limits until now, '' for none

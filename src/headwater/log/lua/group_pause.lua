@@ -1,8 +1,9 @@
 --[[
-  hw_group_pause: hand out nothing until further notice, or go on.
-  What members hold they may acknowledge, extend and give back; what expires meanwhile is given up.
+  hw_group_pause: pause or resume the delivery of messages.
+  While the group is paused, members may acknowledge, extend and return the messages that they have, and
+  messages that expire are given up.
   KEYS   1 the stream
-  ARGV   1 group   2 '1' to pause, '0' to go on
+  ARGV   1 group   2 '1' to pause, '0' to resume
   Reply  1 when that changed anything
          error HW_NO_GROUP
 

@@ -1,32 +1,32 @@
 --[[
-  hw_group_read: hand messages to one member of a group, or note that it waits for some.
-  The first read makes the group. No message goes to two members, unless it is redelivered.
+  hw_group_read: deliver messages to one member of a group, or register it as waiting.
+  The first read creates the group. No message goes to two members, unless it is redelivered.
 
   KEYS   1 the stream
   ARGV   1 group   2 member   3 count   4 retry ms or ''   5 expire ms or ''
          6 where a new group starts: 'first', 'last' or an offset
          7 max pending, 0 for no limit, '' to leave it   8 stream for dead letters, '-' for none, '' to leave it
          9 waiter, '' when the caller never blocks   10 ms it will block now, 0 when it stops
-         11 number of the waiter's read: all its calls have the same, also one that is sent again
-            because its reply was lost
+         11 number of the waiter's read, the same in all its calls, also in one that is sent again because
+            its reply was lost
          12 "created:base:version" of a node that the caller still has, or ''   13 byte limit
          14 '1' to have the first offset of the stream in the reply; may be left out
          15 '1' to have the group keep the order of each tag from now on; may be left out
-         16 in such a group: offsets that the caller has and keeps in order by itself, "first-last first-last
-         ..."; messages behind them may be handed to it, too; may be left out
-         17.. tags to note in such a group, or one with limits per key; may be left out: `created` as read, the first offset that was
-         looked at, which is the one that the last reply named, and the last one, then offset and tag of each
-         message there is, in ascending order, of up to 500 messages. A tag is its BLAKE2b digest of 8 bytes in hexadecimal digits; '' for a message
-         that waits for no other
+         16 in a group that keeps order: offsets that the caller has and orders itself, "first-last first-last
+         ..."; messages after them in their tags may be delivered to it, too; may be left out
+         17.. in a group that keeps order or has limits per key: tags to note; may be left out. `created` as
+         read, the first offset that was looked at, which is the one that the last reply named, the last one,
+         then offset and tag of each message in between, in ascending order, for up to 500 messages. A tag is
+         its BLAKE2b digest of 8 bytes in hexadecimal digits; '' for a message that waits for no other
   Reply  { claims, nodes, entries, created, sealed, stream last,
-           ms until something comes due or -1, 1 when letters wait to be buried,
-           what lay in the waiter's box or '',
-           1 when there was too much to pass over for one call: ask again,
+           ms until the next message is due or -1, 1 when messages wait to be buried,
+           what was in the waiter's box or '',
+           1 when there was too much to skip in one call: ask again,
            if it was asked for, or tags are noted: stream first,
            if tags are noted, because the group keeps order or has limits per key: the first offset whose tag has
            to be noted before there is more for the caller, or 0 }
-         error HW_RANGE <first> <last> when the start lies outside the stream
-         error HW_GRAVE <stream> when dead letters lie in that stream and new ones are to go elsewhere
+         error HW_RANGE <first> <last> when the start is outside the stream
+         error HW_GRAVE <stream> when dead letters are in that stream and new ones are to go elsewhere
 ]]
 -- Returns where a new group starts, or nil and an error.
 local function start_of(stream, start)
@@ -42,20 +42,20 @@ local function register_waiter(K, G, name, stream, now, waiter, known, wish)
     redis.call('ZREM', G .. ':served', waiter)
     redis.call('ZADD', G .. ':waiters', redis.call('HINCRBY', G, 'turn', 1), waiter)
   else
-    -- It has waited for a while, and looks after the others: another part of the line each time.
+    -- A member that has waited for a while checks the other waiters: another part of the line each time.
     forget_expired_waiters(G, now, now % redis.call('ZCARD', G .. ':waiters'))
   end
   note_waiting(K, stream, name)
 end
 
--- Letters of one group lie in one stream: it can only be changed while there are none.
+-- Letters of one group are in one stream, which can only be changed while there are none.
 local function letters_lie_elsewhere(G, group, wanted)
   local grave = redis.call('HGET', G, 'grave')
   if not grave or grave == wanted then return nil end
   return (group.burying ~= '' or redis.call('EXISTS', G .. ':dead') == 1) and grave
 end
 
--- What was put into the box of a waiter that stopped blocking just then.
+-- Returns what was put into the box of a waiter just when it stopped blocking.
 local function empty_box(G, waiter)
   local text
   repeat
@@ -64,7 +64,7 @@ local function empty_box(G, waiter)
   return text or ''
 end
 
--- A full server must go on handing out: only what is read and acknowledged can be evicted.
+-- A full server must still deliver: only messages that were read and acknowledged can be evicted.
 redis.register_function{
   function_name = 'hw_group_read',
   callback = function(keys, args)
@@ -84,7 +84,7 @@ redis.register_function{
     if not group then
       local next_offset, fault = start_of(stream, start)
       if fault then return fault end
-      -- It may be what is left of a group of an earlier stream.
+      -- It may be left over from a group of an earlier stream.
       if not free_group(K, name) then
         return { {}, {}, {}, stream.created, stream.sealed, stream.last, -1, 0, '', 1, with_first and stream.first or nil }
       end
@@ -96,7 +96,7 @@ redis.register_function{
     if dead_letters ~= '' and target ~= group.dead_letters then
       local grave = target ~= '' and letters_lie_elsewhere(G, group, target)
       if grave then return redis.error_reply('HW_GRAVE ' .. grave) end
-      -- What had expired by now must be dropped when there are no dead letters any more.
+      -- Messages that have expired must be dropped when dead letters are turned off.
       bury = 1
       change(group, 'dead_letters', target)
     end
@@ -116,8 +116,8 @@ redis.register_function{
     save_group(G, group)
     local bag = new_bag(stream, limit_bytes, kept)
     if group.noted then
-      bag.owned = lanes.owned(owned or '')
-      if notes then lanes.note(G, group, stream, args, 17, now) end
+      bag.owned = tag_order.owned(owned or '')
+      if notes then tag_order.note(G, group, stream, args, 17, now) end
     end
     redis.call('ZADD', G .. ':members', now, member)
     local known = group.wish and string.match(group.wish, '%d*$') == read_number
@@ -140,7 +140,7 @@ redis.register_function{
         forget_waiter(G, waiter)
       end
     else
-      -- Whatever happens from here on, what was taken reaches its reader.
+      -- Whatever fails from here on, the reader gets what was taken.
       if known then afterwards(forget_waiter, G, waiter) end
       serve(K, name, stream, now)
     end
@@ -151,9 +151,9 @@ redis.register_function{
     return {
       claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
       due and group.max_pending >= 0 and math.max(due - now, 0) or -1, bury, boxed, unfinished and 1 or 0,
-      -- The reply ends before what is nil.
+      -- The reply ends before the first nil.
       (with_first or group.noted) and stream.first or nil,
-      group.noted and (group.look and 0 or lanes.unknown(G, stream, group)) or nil,
+      group.noted and (group.look and 0 or tag_order.unknown(G, stream, group)) or nil,
     }
   end,
   flags = { 'allow-oom' },

@@ -1,23 +1,23 @@
 --[[
-  hw_group_ruler: which offsets of a part of a stream are pending in a group, dead or missed.
+  hw_group_ruler: get which offsets of a part of a stream are pending, dead or missed in a group.
   KEYS   1 the stream
   ARGV   1 group   2 first offset   3 last offset   4 cells into which the part is cut, 1 to 512
   Reply  name, value, ...: next, ack_offset,
-         pending { first, last, attempt, when it is looked at again (ms; 0: now), ranges, ... },
+         pending { first, last, attempt, when it is due (ms; 0: now), ranges, ... },
          dead { first, last, attempt, ... } (of the newest 256 ranges), gaps { first, last, ... },
          start (where the group began, or the lowest offset that it was set to since; 0 when not known),
-         jumps { first, last, ... } (what a seek passed over and nothing has read since)
+         jumps { first, last, ... } (offsets that a seek skipped and that were not read since)
          error HW_NO_GROUP
   Cost   O(cells * log ranges), whatever the length of the part
 
-  Up to as many pending ranges as there are cells are returned one by one. Of more, those that begin in
-  the same cell are one: from the first offset of the first to the last offset of the last, with the
-  attempt and the deadline of the first.
+  If there are at most as many pending ranges as cells, they are returned one by one. Otherwise those that
+  begin in the same cell are combined: from the first offset of the first to the last offset of the last,
+  with the attempt and the deadline of the first.
 ]]
 local MOST_CELLS = 512
 local DEAD_RANGES = 256
 
--- Adds ranges to a reply, each with how many it stands for.
+-- Adds ranges to a reply, each with the number of ranges that it stands for.
 local function add_ranges(G, words, ranges, counts)
   if not ranges[1] then return end
   local starts = {}
@@ -30,7 +30,7 @@ local function add_ranges(G, words, ranges, counts)
   end
 end
 
--- Returns the ranges that begin in first..last, and those of one cell as one.
+-- Returns the ranges that begin in first..last, combined by cell.
 local function by_cells(G, first, last, cells)
   local found, counts, width = {}, {}, (last - first + 1) / cells
   for cell = 0, cells - 1 do

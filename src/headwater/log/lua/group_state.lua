@@ -1,17 +1,17 @@
 --[[
-  hw_group_seek: the group stands at an offset: nothing before it is handed out, all from it on is new.
-  What was pending is forgotten, also what lies unseen in a box or was about to be buried.
+  hw_group_seek: set the position of a group: nothing before it is delivered, everything from it on is new.
+  Pending messages are forgotten, also those that are unseen in a box or were about to be buried.
   KEYS   1 the stream
   ARGV   1 group   2 'first', 'last' or an offset up to last + 1
-  Reply  { the offset, 1 when it stands there; 0 when there was too much to drop for one call: ask again }
+  Reply  { the offset, 1 when the position is set; 0 when there was too much to drop for one call: ask again }
          error HW_NO_GROUP
-         error HW_RANGE <first> <last> when it lies beyond the end of the stream
+         error HW_RANGE <first> <last> when it is beyond the end of the stream
 ]]
 local MOST_JUMPS = 16
 
--- Notes what a group passes over when it goes to an offset: from the oldest that is pending, or else new,
--- up to there. What lies from there on is new, whatever was passed over before. Of too many ranges the two
--- oldest become one, so that nothing that was passed over is ever taken for done.
+-- Records what a group skips when it moves to an offset: from its oldest pending offset, or else its next, up
+-- to there. Everything from there on is new, whatever was skipped before. If there are too many ranges, the
+-- two oldest are combined, so that no skipped offset is ever shown as done.
 local function note_jump(G, group, target)
   local f = redis.call('HMGET', G, 'start', 'jumps')
   local position, jumps = group_position(G), {}
@@ -44,7 +44,7 @@ redis.register_function{
     if target > stream.last + 1 then
       return redis.error_reply('HW_RANGE ' .. digits(stream.first) .. ' ' .. digits(stream.last))
     end
-    -- Which boxes there are is known when all is booked.
+    -- All boxes are known once everything is booked.
     book_group(G, group)
     save_group(G, group)
     if not drop_boxes(G) then return { target, 0 } end
@@ -60,18 +60,18 @@ redis.register_function{
 }
 
 --[[
-  hw_group_info: where a group stands.
+  hw_group_info: get the state of a group.
   KEYS   1 the stream
   ARGV   1 group
   Reply  name, value, ...: next, ack_offset, pending, lag, missed, gaps { first, last, ... }, expired,
          dead (dead letters that are neither redriven nor discarded), max_pending or '', dead_letters
          (the stream they go to) or '', waiting (blocked members), members { member, last seen, ... }
-         (the latest 1000), created_ms, seen_ms (when somebody read), abandoned (1 when retention waits
-         for it no longer), new_since_ms (time of the oldest message that was not handed out) or '',
+         (the latest 1000), created_ms, seen_ms (time of the last read), abandoned (1 when retention no
+         longer waits for it), new_since_ms (time of the oldest message that was not delivered) or '',
          pending_since_ms (time of the oldest that is pending) or '', pending_ranges, due (messages that
          are due again, counted in 128 ranges at most), redelivered (messages, since it began), paused
-         (1 while nothing is handed out), ordered (1 when the group keeps the order of each tag), limits
-         (52-flights.lua) or '', in_flight (messages, of a group that limits them) or ''
+         (1 while nothing is delivered), ordered (1 when the group keeps the order of each tag), limits
+         (52-limits.lua) or '', in_flight (messages, of a group that limits them) or ''
          error HW_NO_GROUP
 ]]
 local COUNTED_RANGES = 128
@@ -133,7 +133,7 @@ redis.register_function{
 }
 
 --[[
-  hw_group_remove: end a group; retention no longer waits for it.
+  hw_group_remove: remove a group; retention no longer waits for it.
   KEYS   1 the stream
   ARGV   1 group
   Reply  { 1 when it existed, 1 when it is gone; 0 when there was too much to drop for one call: ask again }

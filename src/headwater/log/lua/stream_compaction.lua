@@ -1,13 +1,13 @@
 --[[
-  Compaction by the housekeeper: whether a stream asks for it, and whether it is worth the work.
-  The hash K keeps `compact` (how old a delete marker must be to go, ms; '' or none: not asked
-  for) and `compacted` (the last offset that a compaction has seen).
+  Automatic compaction: whether a stream asks for it, and whether it is worth the work. The hash K keeps
+  `compact` (age at which a delete marker may be removed, ms; '' or none: not asked for) and `compacted` (the
+  last offset that a compaction has seen).
 ]]
 
 --[[
-  hw_stream_auto_compact: ask the housekeeper to compact the stream, or no longer.
+  hw_stream_auto_compact: let the housekeeper compact the stream, or no longer.
   KEYS   1 the stream
-  ARGV   1 ms after which delete markers may go, '' for no compaction
+  ARGV   1 ms after which delete markers may be removed, '' for no compaction
   Reply  1
 ]]
 redis.register_function{
@@ -21,11 +21,11 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_compact_due: is it time to compact? Yes when at least half of the messages have come
-  since the last time: so the log is at most twice as long as need be, and each message is read
-  a bounded number of times however long the log lives.
+  hw_stream_compact_due: check whether a compaction is due: at least half of the messages were written
+  since the last one. So the log is at most twice as long as necessary, and each message is read a bounded
+  number of times, however long the log exists.
   KEYS   1 the stream
-  Reply  { ms after which delete markers may go, last offset, created }, or {} when it is not time
+  Reply  { ms after which delete markers may be removed, last offset, created }, or {} when none is due
 ]]
 redis.register_function{
   function_name = 'hw_stream_compact_due',
@@ -42,10 +42,10 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_compacted: note that a compaction has seen everything up to an offset.
+  hw_stream_compacted: record that a compaction has seen everything up to an offset.
   KEYS   1 the stream
   ARGV   1 `created` as read   2 the offset
-  Reply  1, or 0 when the stream is another one by now
+  Reply  1, or 0 when the stream was created again since
 ]]
 redis.register_function{
   function_name = 'hw_stream_compacted',

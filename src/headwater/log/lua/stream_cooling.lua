@@ -1,13 +1,13 @@
 --[[
-  Hot and cold nodes. A node that a writer made is packed to be written and read fast; it is hot.
-  Whoever has the time packs it again, as small as can be, and it is cold. The hash K keeps `cold`:
-  all nodes up to this offset are. Sealing makes cold nodes, and moves the mark when it reaches it.
+  Hot and cold nodes. A writer packs a node so that it is written and read fast: it is hot. A housekeeper packs
+  it again, as small as possible: it is cold. The hash K keeps `cold`: all nodes up to this offset are cold.
+  Sealing creates cold nodes, and moves the mark when it reaches it.
 ]]
 
 --[[
-  hw_stream_hot: the oldest hot nodes.
+  hw_stream_hot: get the oldest hot nodes.
   KEYS   1 the stream
-  ARGV   1 so many of the newest messages may stay hot   2 how many nodes at most
+  ARGV   1 how many of the newest messages may stay hot   2 how many nodes at most
   Reply  { first, created, mark, { base, last, count, bytes, time, version, ... } }
 ]]
 redis.register_function{
@@ -24,10 +24,10 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_cooled: note that all nodes up to an offset are cold.
+  hw_stream_cooled: record that all nodes up to an offset are cold.
   KEYS   1 the stream
   ARGV   1 `created` as read   2 the mark as read   3 the offset
-  Reply  1, or 0 when somebody else was there first
+  Reply  1, or 0 when another client was faster
 ]]
 redis.register_function{
   function_name = 'hw_stream_cooled',

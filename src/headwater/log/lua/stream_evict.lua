@@ -1,12 +1,12 @@
 --[[
-  hw_stream_evict: evict the oldest messages, whoever still needs them, or as far as nobody does.
+  hw_stream_evict: evict the oldest messages, with or without regard to readers that still need them.
   KEYS   1 the stream
   ARGV   1 offset: evict up to it; or -n: keep at least the newest n messages
          2 '1' to stop before the slowest registered reader
   Reply  { messages evicted, 1 when another call must free more, 2 when the same call must be repeated
-           because there were too many readers to ask in one call,
+           because there were too many readers to check in one call,
            { base, last, count, version of a node with holes that the limit cuts through, and the
-           offset from which on it is to stay } or {} (such a node is left whole), created }
+           first offset of it to keep } or {} (such a node is left whole), created }
 ]]
 redis.register_function{
   function_name = 'hw_stream_evict',
@@ -26,10 +26,9 @@ redis.register_function{
   flags = { 'allow-oom' },
 }
 
--- How far the policy wants to evict. Nodes are judged by their newest time, so that a node goes
--- only when all of it is too old. Bounded: a later call goes on from the new first offset.
--- place, freed: of nodes that are left out because they would go before, and of their bytes.
--- Returns the limit, and what the next call leaves out when there may be more to go.
+-- Returns how far the policy evicts. By age, a node is evicted only when its newest message is too old. Bounded: a
+-- later call continues from the new first offset. place, freed: number and bytes of the nodes that an earlier
+-- call has covered. Returns the limit, and place and freed for the next call when there may be more.
 local function retention_limit(K, stream, policy, place, freed)
   local limit = stream.first - 1
   if policy.max_count then limit = math.max(limit, limit_for(K, stream, policy.max_count)) end
@@ -48,7 +47,7 @@ local function retention_limit(K, stream, policy, place, freed)
   end
   if #nodes == 2 * EVICT_NODES then return limit, place + EVICT_NODES, freed end
   if too_much > 0 then
-    -- What is not sealed is weighed as a whole; a later call weighs again what this one leaves.
+    -- The unsealed part is counted as a whole; a later call counts what is left of it.
     local tail = stream.last - math.max(stream.sealed, limit)
     if tail > 0 then
       local each = tail_bytes(K, stream) / (stream.last - stream.sealed)
@@ -67,11 +66,11 @@ local function retention_limit(K, stream, policy, place, freed)
 end
 
 --[[
-  hw_stream_retain_preview: how far a retention policy would evict, if no reader held it up. Changes nothing.
+  hw_stream_retain_preview: compute how far a retention policy would evict, without regard to readers. Changes nothing.
   KEYS   1 the stream
-  ARGV   1 place to go on from, 0 to begin   2 bytes of what was before it, 0 to begin
+  ARGV   1 place to continue from, 0 to begin   2 bytes of what was before it, 0 to begin
          3.. the policy: limit, value, ... as hw_stream_retain takes it
-  Reply  { first, last, the last offset that would go, place to go on from or -1, bytes of what is before it }
+  Reply  { first, last, the last offset that would be evicted, place to continue from or -1, bytes before it }
 ]]
 redis.register_function{
   function_name = 'hw_stream_retain_preview',
@@ -94,7 +93,7 @@ redis.register_function{
              that is '' or left out is none; max_idle_ms: retention does not wait for readers that were
              silent for longer
   Reply  { messages evicted, 1 when another call has more to do,
-           offsets held back for readers, the reader that holds or '' }
+           offsets held back for readers, the slowest reader or '' }
 ]]
 redis.register_function{
   function_name = 'hw_stream_retain',
@@ -121,9 +120,9 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_reader: note where a reader outside the log stands, so that retention waits for it.
+  hw_stream_reader: register the position of a reader outside the log, so that retention waits for it.
   KEYS   1 the stream
-  ARGV   1 reader   2 the next offset it needs, or '' to forget it   3 '1' to leave it where it is further, or ''
+  ARGV   1 reader   2 the next offset it needs, or '' to forget it   3 '1' to keep a higher position, or ''
   Reply  1
 ]]
 redis.register_function{

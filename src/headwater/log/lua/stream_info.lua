@@ -1,18 +1,18 @@
 --[[
-  hw_stream_info: where a stream stands, without reading its messages.
+  hw_stream_info: get the state of a stream, without reading its messages.
   KEYS   1 the stream
   Reply  name, value, ...: first, last, length (messages), bytes, nodes, sealed, created_ms (0 when it was
          never written), last_time_ms (of the newest message), retention { limit, value or '', ... },
          auto_compact (1 when housekeepers are to compact it), readers { reader, offset it needs, ... },
          groups { group, ... } (the first 1000), slowest (the reader or group that needs the lowest
          offset) or '', slowest_next (that offset) or '', slowest_idle_ms (since it was seen last) or '',
-         abandoned (how many groups retention waits for no longer), tail_bytes (of bytes, what is not sealed),
-         reader_lag_ms { reader, age of the oldest message that it needs or 0, ... } (of one that is sealed,
-         of the newest up to the end of its node)
+         abandoned (how many groups retention no longer waits for), tail_bytes (of bytes, what is not sealed),
+         reader_lag_ms { reader, age of the oldest message that it needs or 0, ... } (of a sealed message, the age
+         of the newest message of its node or before)
 ]]
 local LISTED_GROUPS = 1000
 
--- Who holds up retention most, as far as a few groups tell: their bounds are not moved here.
+-- Returns the slowest reader or group, judged by a few groups: their bounds are not moved here.
 local function look_for_slowest(K)
   local outside = redis.call('ZRANGE', K .. ':readers', 0, 0, 'WITHSCORES')
   local who, position, seen = outside[1], tonumber(outside[2] or nil), nil
@@ -27,7 +27,7 @@ local function look_for_slowest(K)
   return who, position, seen
 end
 
--- How long messages have waited for each reader, from the names and positions of all.
+-- Returns how long messages have waited for each reader, from the names and positions of all.
 local function reader_lags(K, stream, readers)
   local lags, now = {}, readers[1] and server_ms()
   for i = 1, #readers, 2 do
@@ -72,7 +72,7 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_lag: what is in a stream from a position on.
+  hw_stream_lag: get the bounds of a stream from a position on.
   KEYS   1 the stream
   ARGV   1 offset
   Reply  { the offset, or the first offset if that is higher; the last offset; server's ms }
@@ -88,9 +88,9 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_groups: more names of groups, for a stream with many.
+  hw_stream_groups: get further names of groups, of a stream with many.
   KEYS   1 the stream
-  ARGV   1 place to go on from
+  ARGV   1 place to continue from
   Reply  1000 names at most
 ]]
 redis.register_function{
@@ -103,7 +103,7 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_sequence: the newest sequence of a producer that is remembered.
+  hw_stream_sequence: get the newest remembered sequence of a producer.
   KEYS   1 the stream
   ARGV   1 producer
   Reply  the sequence, or -1 when nothing is remembered
@@ -118,15 +118,15 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_offset_at: where a time begins.
+  hw_stream_offset_at: find the offsets at which a time begins.
   KEYS   1 the stream
   ARGV   1 time, ms   2 lowest offset of interest
   Reply  { first offset to look at, last offset to look at, 1 when there is more after it }: no
          message from the lowest offset of interest up to that range is at or after the time.
   Cost   O(log nodes)
 
-  The index knows times that never fall, but the message that had such a time may be gone since;
-  then the caller looks further.
+  Times in the index never decrease, but the message that had such a time may be gone; then the caller looks
+  further.
 ]]
 redis.register_function{
   function_name = 'hw_stream_offset_at',
@@ -153,7 +153,7 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_delete: remove a stream with its groups and readers, at once for everybody.
+  hw_stream_delete: delete a stream with its groups and readers, at once for all clients.
   KEYS   1 the stream
   Reply  { 1 when it existed, 1 when hw_stream_free has to free keys of its groups }
 ]]
@@ -174,7 +174,7 @@ redis.register_function{
     end
     local era = digits(server_us())
     if later then
-      -- What is noted as deleted is freed, also when this call stops before the stream is gone.
+      -- Groups that are listed as deleted are freed, even if this call stops before the stream is gone.
       redis.call('ZADD', K .. ':deleted', era, era)
       deleted_publishes.set_aside(K, era)
     else
@@ -196,8 +196,8 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_free: free keys of groups of a stream that was deleted, some in each call.
-  A stream that has the same name since is left alone.
+  hw_stream_free: free keys of groups of a deleted stream, some in each call.
+  A stream that was created under the same name since is not changed.
   KEYS   1 the stream
   Reply  1 when there are more
 ]]
@@ -208,21 +208,21 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_tidy: forget producers that have been silent and members that are gone.
+  hw_stream_tidy: forget silent producers and members.
   KEYS   1 the stream
-  ARGV   1 ms of silence after which a producer's answers go
-         2 ms of silence after which a member goes   3 place among the groups to go on from, 0 to begin
-  Reply  { producers forgotten, members forgotten, place among the groups to go on from or -1 }
+  ARGV   1 ms of silence after which a producer's replies are forgotten
+         2 ms of silence after which a member is forgotten   3 place among the groups to continue from, 0 to begin
+  Reply  { producers forgotten, members forgotten, place among the groups to continue from or -1 }
 ]]
 local function tidy_group(K, name, stream, now, member_ms)
   local G = group_key(K, name)
   local group = open_group(G, stream)
   if not group then
-    -- What is listed but is no group is left of a call that stopped half-way.
+    -- A listed name without a group was left by a call that stopped half-way.
     if free_group(K, name) then unlist_group(K, name) end
     return 0
   end
-  -- When somebody read last outlives the members.
+  -- The time of the last read is kept longer than the members.
   redis.call('HSET', G, 'seen', digits(group_seen(G)))
   local gone = redis.call('ZREMRANGEBYSCORE', G .. ':members', '-inf', digits(now - member_ms))
   take_back_old_boxes(K, name, group, now)

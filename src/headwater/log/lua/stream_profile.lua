@@ -1,5 +1,5 @@
 --[[
-  hw_stream_profile: how the messages of a part of a stream lie over offsets, times and bytes, by its nodes.
+  hw_stream_profile: get the distribution of messages over offsets, times and bytes, from the index of nodes.
   No message is read.
   KEYS   1 the stream
   ARGV   1 first offset   2 last offset   3 how many nodes are looked at, 1 to 512
@@ -7,13 +7,13 @@
          tail_bytes, time (of the newest message), nodes (of the part), cold_nodes, all_nodes, all_cold_nodes,
          before { last offset and newest time up to there, of the node before the part } or {},
          sample { base, last, messages, bytes, newest time up to there, ... } (of nodes of the part, in order, at equal
-         distances; all of them when they are no more than asked for),
+         distances; all of them when there are no more than asked for),
          tail { last offset, time, ... } (of entries of the tail in the part, in order; 64 at most)
   Cost   O(sample * log nodes), whatever the length of the part
 ]]
 local MOST_SAMPLES = 512
 local TAIL_SAMPLES = 64
--- A tail of more bytes has large entries, and fewer of them are looked at.
+-- A tail with more bytes has large entries, so fewer of them are read.
 local LARGE_TAIL = 4 * 1024 * 1024
 local LARGE_TAIL_SAMPLES = 8
 
@@ -50,7 +50,7 @@ redis.register_function{
     local tail = tail_samples(K, math.max(first, stream.first, stream.sealed + 1), math.min(last, stream.last), unsealed)
     first, last = math.max(first, stream.first), math.min(last, stream.sealed)
     cold = math.min(cold_end(stream, cold), stream.sealed)
-    -- Nodes are found by their last offsets; the one that holds `last` ends there or behind it.
+    -- Nodes are found by their last offsets; the one that holds `last` ends there or later.
     local place = redis.call('ZCOUNT', index, '-inf', '(' .. digits(first))
     local nodes, cold_nodes = 0, 0
     if first <= last then

@@ -1,7 +1,7 @@
 --[[
-  Publishing: from the stagings beside a stream into it. See shared/16-staging.lua for the keys.
+  Publishing: moves stagings into their stream. See shared/16-staging.lua for the keys.
 ]]
--- What one step moves at most, so that no call stops the server for long.
+-- What one step moves at most, so that no call blocks the server for long.
 local PUBLISH_NODES = 256
 local PUBLISH_BYTES = 8388608
 
@@ -17,7 +17,7 @@ local function load_publish(K, producer)
   }
 end
 
--- Returns the unfinished publish of a producer. One that has lost its list was about to be dropped.
+-- Returns the unfinished publish of a producer. One without a list was about to be dropped.
 local function open_publish(K, producer)
   local open = load_publish(K, producer)
   if not open or redis.call('LLEN', publish_key(K, producer)) >= open.left then return open end
@@ -34,7 +34,7 @@ local function save_publish(K, producer, open, now)
   redis.call('HSET', K .. ':publishing', producer, publish_state(open, now))
 end
 
--- Returns a staging that cannot be published: it is not there, or belongs to a publish already.
+-- Returns a staging that cannot be published because it is missing, or belongs to a publish already.
 local function missing_staging(K, names)
   for _, name in ipairs(names) do
     local facts = redis.call('HMGET', staged_key(K, name), 'n', 'begun', 'format')
@@ -43,7 +43,7 @@ local function missing_staging(K, names)
   end
 end
 
--- Begins a publish: with its state saved, what is named belongs to it.
+-- Begins a publish: once its state is saved, the named stagings belong to it.
 local function begin_publish(K, producer, sequence, names, now)
   local P = publish_key(K, producer)
   -- An earlier publish of this producer that stopped before it was begun, or after it was done, or
@@ -57,8 +57,8 @@ local function begin_publish(K, producer, sequence, names, now)
   return open
 end
 
--- Keeps stagings that belong to a publish from being changed, dropped or forgotten. Returns one that is
--- not there: then the publish cannot go on, nothing of it is in the stream, and it is dropped.
+-- Marks the stagings of a publish, so that they are not changed, dropped or expired. Returns a missing one:
+-- then the publish cannot continue, nothing of it is in the stream, and it is dropped.
 local function hold_stagings(K, producer, open)
   if open.begun then return nil end
   for _, name in ipairs(redis.call('LRANGE', publish_key(K, producer), 0, -1)) do
@@ -74,7 +74,7 @@ local function hold_stagings(K, producer, open)
   open.begun = true
 end
 
--- Drops the stagings of which all was moved.
+-- Drops the stagings that were moved entirely.
 local function drop_moved(K, producer, open)
   local P = publish_key(K, producer)
   for _ = open.left + 1, redis.call('LLEN', P) do
@@ -83,7 +83,7 @@ local function drop_moved(K, producer, open)
   end
 end
 
--- Frees what this step moved of the staging that is in front now.
+-- Frees what this step moved of the staging that is first now.
 local function free_moved(K, producer, open, moved)
   local fields = {}
   for at = math.max(0, open.index - moved), open.index - 1 do
@@ -96,12 +96,12 @@ local function free_moved(K, producer, open, moved)
   redis.call('HDEL', S, unpack(fields))
 end
 
--- Returns the nodes of the next step, and whether they are the last ones; moves the state behind them.
--- Ends before a node that must not wait in the tail behind small ones that came just before it: its
--- caller seals those.
+-- Returns the nodes of the next step, and whether they are the last ones; advances the state past them. Ends
+-- before a node that would wait in the tail behind small ones that came just before it: the caller seals
+-- those.
 local function next_nodes(K, producer, open, stream)
   local nodes, bytes, clean = {}, 0, stream.sealed == stream.last
-  -- Bytes that this step takes of the staging that is in front.
+  -- Bytes that this step takes of the staging that is first.
   open.taken = 0
   for place = 0, open.left - 1 do
     local S = staged_key(K, redis.call('LINDEX', publish_key(K, producer), place))
@@ -146,7 +146,7 @@ local function move_nodes(K, producer, open, stream, now)
   return ended
 end
 
--- A write of the same producer may have come in between with a later sequence: that stays newest.
+-- A write of the same producer with a later sequence may have come in between: that stays the newest.
 local function finish_publish(K, producer, open, now)
   local newest = tonumber(redis.call('HGET', K .. ':answers', producer) or 0)
   remember_answer(K, producer, open.sequence, open.first, open.last, now, nil, newest)
@@ -154,27 +154,27 @@ local function finish_publish(K, producer, open, now)
   redis.call('UNLINK', publish_key(K, producer))
 end
 
--- Whether a publish would do better to wait with its first step: what is to become nodes as it is should
--- not meet leftovers in the tail, which its caller can seal.
+-- Returns whether a publish should wait with its first step: batches that become nodes as they are should not
+-- follow unsealed messages in the tail, which the caller can seal.
 local function better_sealed_first(K, names, stream)
   local facts = names[1] and redis.call('HGET', staged_key(K, names[1]), 'f0') or ''
   return string.sub(facts, -2) == ':1' and stream.sealed < stream.last
 end
 
 --[[
-  hw_stream_publish: append what is staged, once for each (producer, sequence), in bounded steps.
-  The first call notes what belongs to the publish; each call moves a part of it, in order, as a
-  write would, and the last one notes the answer. Call it again until it is done: whoever does, a
-  message is moved once. Messages of a step lie together; writes of others may lie between steps.
-  When the sequence was published before, or is being published, what is named now is dropped; the
-  reply is the first one, or the first publish goes on. An unfinished publish of the same
-  producer with another sequence is finished before this one begins.
+  hw_stream_publish: append staged batches, once for each (producer, sequence), in bounded steps.
+  The first call records what belongs to the publish; each call moves a part of it, in order, as a write
+  would, and the last one stores the reply. Call it again until it is done; each message is moved once,
+  whichever client calls. Messages of a step have neighbouring offsets; writes of others may be between steps.
+  When the sequence was published before, or is being published, the stagings named now are dropped; the
+  reply is the first one, or the first publish continues. An unfinished publish of the same producer with
+  another sequence is finished before this one begins.
   KEYS   1 the stream
-  ARGV   1 producer   2 its sequence   3.. names of stagings, in order; none to go on
+  ARGV   1 producer   2 its sequence   3.. names of stagings, in order; none to continue
   Reply  { 1 when done, first offset, last offset, messages not sealed yet, 1 when it was a repeat,
            1 when the names need not be sent again }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
-         error HW_NO_STAGING <name> when one is not there; then nothing was done
+         error HW_NO_STAGING <name> when one is missing; then nothing was done
 ]]
 redis.register_function{
   function_name = 'hw_stream_publish',
@@ -219,7 +219,7 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_publishing: the publishes that were begun and are not finished.
+  hw_stream_publishing: list the publishes that were begun and are not finished.
   KEYS   1 the stream
   Reply  producer, its sequence, ms since its last step, ...
 ]]

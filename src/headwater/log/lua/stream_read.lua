@@ -1,7 +1,7 @@
 --[[
-  hw_stream_read: the nodes and entries that hold given ranges of offsets.
+  hw_stream_read: get the nodes and entries that hold given ranges of offsets.
   KEYS   1 the stream
-  ARGV   1 byte limit; at least one node or entry comes, however large
+  ARGV   1 byte limit; at least one node or entry is returned, however large
          2 "created:base:version" of a node that the caller still has, or ''
          3.. first offset, last offset, first offset, last offset, ...
   Reply  { first, last, sealed, created, last offset covered, nodes, entries, history }
@@ -25,7 +25,7 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_nodes: the facts of sealed nodes, newest first, for those who rewrite them.
+  hw_stream_nodes: get facts about sealed nodes, newest first, for clients that rewrite them.
   KEYS   1 the stream
   ARGV   1 highest last offset of interest   2 how many
   Reply  { first, sealed, created, { base, last, count, bytes, time, version, ... } }
@@ -44,11 +44,11 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_borders: where a range of offsets may be cut into parts of about the same work.
+  hw_stream_borders: cut a range of offsets into parts of about the same work.
   KEYS   1 the stream
   ARGV   1 first offset   2 last offset   3 nodes to a part   4 parts wanted at least
   Reply  { first, last, created, last offset of each part but the last, ... }: parts end where
-         nodes do; there are a multiple of those wanted, or as many as there are nodes
+         nodes do; their number is a multiple of the number wanted, or the number of nodes
   Cost   O(parts * log nodes)
 ]]
 redis.register_function{

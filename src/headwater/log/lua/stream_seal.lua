@@ -1,11 +1,11 @@
 --[[
-  hw_stream_seal: put packed nodes in the place of the oldest part of the tail.
-  Anyone may seal at any time: the caller says which stream and which boundary it read, and when
-  either has changed since, nothing happens.
+  hw_stream_seal: replace the oldest part of the tail by packed nodes.
+  Any client may seal at any time: it names the stream and the boundary that it read, and if either has
+  changed since, nothing happens.
   KEYS   1 the stream
   ARGV   1 `created` as read    2 `sealed` as read
          3.. last offset, count, first time, newest time, blob, ... (nodes in order, from sealed + 1)
-  Reply  the new boundary, or -1 when the race was lost
+  Reply  the new boundary, or -1 when another client was faster
 ]]
 redis.register_function{
   function_name = 'hw_stream_seal',
@@ -29,7 +29,7 @@ redis.register_function{
       bytes = bytes + #blob
       stream.sealed = last
     end
-    -- With this the nodes count; until then they are dropped by whoever seals next.
+    -- This makes the nodes count; until then the next seal drops them.
     redis.call('HSET', K, 'sealed', digits(stream.sealed), 'bytes', digits(bytes), 'cold',
       digits(all_cold and stream.sealed or cold))
     trim_tail(K, stream)
@@ -39,14 +39,14 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_replace: put one node in the place of several neighbours, with fewer messages.
-  Offsets stay; what is missing becomes holes. When the new node begins later than the old ones,
-  what lies before it is evicted. Nothing happens when one of the old nodes was replaced or evicted
+  hw_stream_replace: replace several neighbouring nodes by one, which may have fewer messages.
+  Offsets do not change; missing messages become holes. When the new node begins later than the old ones,
+  the messages before it are evicted. Nothing happens when one of the old nodes was replaced or evicted
   since it was read.
   KEYS   1 the stream
   ARGV   1 `created` as read   2 new base   3 count   4 first time   5 blob, '' when nothing is left
          6.. base, last, version of each old node, in order
-  Reply  1 when replaced, 0 when the race was lost
+  Reply  1 when replaced, 0 when another client was faster
 ]]
 redis.register_function{
   function_name = 'hw_stream_replace',

@@ -1,13 +1,13 @@
 --[[
   hw_stream_stage: stage packed batches under a name, to be published later.
-  Nobody sees them meanwhile, and nothing of the stream changes. A repeat changes nothing. A staging
-  that nobody adds to or publishes for the time given is deleted by the server.
+  They are not visible until then, and the stream does not change. A repeat changes nothing. The server
+  deletes a staging that was neither added to nor published for the given time.
   KEYS   1 the stream
   ARGV   1 name of the staging   2 ms to keep it from now on
-         3 place: how many nodes the caller has put there before
+         3 place: how many nodes the caller has staged before
          4.. count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
-  Reply  how many nodes lie there, counting up to these
-         error HW_UNSTAGED <nodes> when less lies there than the caller has put there
+  Reply  how many nodes are staged, counting up to these
+         error HW_UNSTAGED <nodes> when fewer are there than the caller has staged before
          error HW_BEGUN when they are being published
          error HW_NOT_YET as of hw_stream_write
 ]]
@@ -26,7 +26,7 @@ redis.register_function('hw_stream_stage', function(keys, args)
     end
   end
   stagings.list(K, name, keep_ms)
-  -- What is staged must never be without an end, whatever fails after it.
+  -- A staging must always have an expiry, whatever fails after this.
   if n == 0 then redis.call('HSET', S, 'n', 0) end
   redis.call('PEXPIRE', S, keep_ms)
   local at, bytes = place, 0
@@ -46,7 +46,7 @@ redis.register_function('hw_stream_stage', function(keys, args)
 end)
 
 --[[
-  hw_stream_unstage: drop what is staged, unless it is being published.
+  hw_stream_unstage: drop stagings, unless they are being published.
   KEYS   1 the stream
   ARGV   1.. names of stagings
   Reply  how many of them were there
@@ -62,9 +62,9 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_staged: how much is staged and not published.
+  hw_stream_staged: get how many bytes are staged and not published.
   KEYS   1 the stream
-  ARGV   1 how the names of the stagings begin, '' for all
+  ARGV   1 prefix of the names of the stagings, '' for all
   Reply  bytes of their nodes, of the 1000 stagings that last longest
 ]]
 redis.register_function{

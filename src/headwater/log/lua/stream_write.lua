@@ -5,7 +5,7 @@
 
   KEYS   1 the stream
   ARGV   1 producer or ''     2 its sequence and, after a colon, a digest of the content if it has one
-         3 backlog or '': keep at least so many messages, without passing a registered reader
+         3 backlog or '': keep at least this many messages, without passing a registered reader
          4 form: 'plain', 'checked', 'headed' or 'packed'
          5.. plain:    tag, value, tag, value, ...
              checked:  tag, value, CRC-32 of the value, begun with that of the tag, begun with the bytes
@@ -15,16 +15,16 @@
              packed:   count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
   Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat,
            messages in hot nodes (see stream_cooling.lua), created, a space and history (see
-           shared/12-history.lua) when a producer wrote, else and of a repeat '' }
+           shared/12-history.lua) when a producer wrote, else and for a repeat '' }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
          error HW_REUSED <first> <last> when the sequence was written with other content
-         error HW_NOT_YET <format> <format in use> when messages have headers, and clients that know
-         none may read them
+         error HW_NOT_YET <format> <format in use> when messages have headers, and clients that do not know
+         headers may read them
 ]]
--- How many words each message takes in a form.
+-- How many words each message takes in each form.
 local STEPS = { plain = 2, checked = 3, headed = 4 }
 
--- Raises an error when messages have headers and must not have any yet.
+-- Raises an error when messages have headers before these are allowed.
 local function check_headers(form, args)
   if form == 'headed' then return require_headers() end
   if form ~= 'packed' then return end
@@ -33,7 +33,7 @@ local function check_headers(form, args)
   end
 end
 
--- mark: what the last entry carries. Returns false when the tail is ahead of what is noted.
+-- mark: further fields of the last entry. Returns false when the tail goes beyond `last`.
 local function write_packed(K, stream, args, now, mark)
   for i = 5, #args, 5 do
     local extra = MORE
@@ -65,7 +65,7 @@ local function write_plain(K, stream, args, now, mark, step)
     if not added then return false end
     stream.last = last
   end
-  -- Whoever is blocked gets it from here.
+  -- Blocked members get the entry from here.
   if id and stream.waiting ~= '' then
     local at = #args - step + 1
     stream.newest = { id, { 'k', args[at], 'v', args[at + 1], 't', time } }
@@ -76,7 +76,7 @@ local function write_plain(K, stream, args, now, mark, step)
   return true
 end
 
--- Appends, and notes what was appended; returns the reply, and the stream when there is more to do.
+-- Appends, and stores what was appended; returns the reply, and the stream when there is more to do.
 local function write(K, producer, numbered, form, args, now, again)
   local sequence, digest
   if producer ~= '' then
@@ -100,7 +100,7 @@ local function write(K, producer, numbered, form, args, now, again)
     whole = write_plain(K, stream, args, now, mark, STEPS[form])
   end
   if not whole then
-    -- A call before this one stopped half-way: complete it, and begin anew behind it.
+    -- An earlier call stopped half-way: complete it, and start again after it.
     if again then return redis.error_reply('ERR the tail of the stream goes beyond its end') end
     complete_stream(K)
     return write(K, producer, numbered, form, args, now, true)
@@ -133,8 +133,8 @@ redis.register_function('hw_stream_write', function(keys, args)
 end)
 
 --[[
-  hw_stream_complete: complete or drop what a call left that stopped half-way.
-  Every write does so; this is for those who find that the tail goes beyond the end and do not write.
+  hw_stream_complete: complete or drop what a call left when it stopped half-way.
+  Every write does so; this is for clients that find the tail beyond the end of the stream and do not write.
   KEYS   1 the stream
   Reply  the last offset
 ]]

@@ -1,7 +1,7 @@
 --[[
-  hw_topic_open: how many partitions a topic has; the first to ask decides.
+  hw_topic_open: get the number of partitions of a topic; the first client to ask decides it.
   KEYS   1 the topic
-  ARGV   1 partitions wanted, 0 to take what is there   2 partitions when none is wanted and none is there
+  ARGV   1 partitions wanted, 0 for any number   2 partitions of a new topic when any number is wanted
   Reply  the topic's partitions
 ]]
 local function topic_partitions(T)
@@ -20,7 +20,7 @@ redis.register_function('hw_topic_open', function(keys, args)
 end)
 
 --[[
-  hw_topic_partitions: how many partitions a topic has, without making it.
+  hw_topic_partitions: get the number of partitions of a topic, without creating it.
   KEYS   1 the topic
   Reply  the topic's partitions, 0 when there is no such topic
 ]]
@@ -33,7 +33,7 @@ redis.register_function{
 }
 
 --[[
-  hw_topic_delete: forget a topic; its streams are deleted apart.
+  hw_topic_delete: forget a topic; its streams are deleted separately.
   KEYS   1 the topic
   Reply  1 when it existed
 ]]

@@ -1,10 +1,10 @@
 --[[
-  hw_queue_configure: say how often messages are tried, and how long they rest after each time.
+  hw_queue_configure: set how often messages are tried, and the delay after each failure.
   KEYS   1 the queue
   ARGV   1 attempts at most, 0 for no limit, '' to leave it
-         2 manner of rest: 'none', 'fixed', 'exponential', '' to leave it
-         3 ms of the (first) rest, '' to leave it   4 ms of the longest rest, '' to leave it
-  Reply  the settings, "attempts:manner:ms:longest ms"
+         2 kind of back-off: 'none', 'fixed', 'exponential', '' to leave it
+         3 ms of the (first) delay, '' to leave it   4 ms of the longest delay, '' to leave it
+  Reply  the settings, "attempts:kind:ms:longest ms"
 ]]
 redis.register_function('hw_queue_configure', function(keys, args)
   local K, attempts, manner, rest, longest = keys[1], args[1], args[2], args[3], args[4]
@@ -20,7 +20,7 @@ redis.register_function('hw_queue_configure', function(keys, args)
 end)
 
 --[[
-  hw_queue_limit: set how many messages of a queue are in flight and how fast they are handed out.
+  hw_queue_limit: limit how many messages of a queue are in flight and how fast they are delivered.
   KEYS   1 the queue
   ARGV   1 the limits, as the field `limits` has them (store/lua/shared/50-limits.lua); '' for none
   Reply  the limits until now, '' for none
@@ -45,9 +45,9 @@ redis.register_function{
 }
 
 --[[
-  hw_queue_pause: hand out nothing until further notice, or go on.
+  hw_queue_pause: pause or resume the delivery of messages.
   KEYS   1 the queue
-  ARGV   1 '1' to pause, '0' to go on
+  ARGV   1 '1' to pause, '0' to resume
   Reply  1 when that changed anything
 ]]
 local function pause(queue, paused)
@@ -71,12 +71,12 @@ redis.register_function{
 }
 
 --[[
-  hw_queue_purge: forget all messages, wherever they are; or the queue itself.
-  Settings, producers' answers and blocked consumers stay, unless the queue itself goes. Dedupe keys
-  of that generation count no more, and are freed by hw_queue_free.
+  hw_queue_purge: delete all messages, in every state; or the queue itself.
+  Settings, producers' replies and blocked consumers stay, unless the queue itself is deleted. Dedupe keys
+  of the old generation no longer count, and are freed by hw_queue_free.
   KEYS   1 the queue
   ARGV   1 'messages' or 'all'
-  Reply  { messages forgotten, 1 when the queue existed, generation of dedupe keys that can be freed }
+  Reply  { messages deleted, 1 when the queue existed, generation of dedupe keys that can be freed }
 ]]
 local function purge(queue, what)
   local K, generation = queue.key, digits(queue.generation)
@@ -103,7 +103,7 @@ local function purge(queue, what)
   else
     save_queue(queue)
   end
-  -- In one step, which is short: the server frees what is large beside its work.
+  -- In one short step: the server frees large values in the background.
   redis.call('UNLINK', unpack(keys))
   return { total, queue.new and 0 or 1, generation }
 end
@@ -118,8 +118,8 @@ redis.register_function{
 }
 
 --[[
-  hw_queue_free: free dedupe keys of a generation that counts no more, a step at a time.
-  They expire by themselves as well, at the end of their window.
+  hw_queue_free: free dedupe keys of an old generation, some in each call.
+  They also expire by themselves, at the end of their window.
   KEYS   1 the queue
   ARGV   1 the generation
   Reply  1 when there is more

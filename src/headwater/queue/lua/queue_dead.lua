@@ -1,17 +1,21 @@
 --[[
-  hw_queue_redrive: bring dead letters back.
-  A message is then as if it were pushed now, under its old number, and its attempts begin anew.
+  hw_queue_redrive: redeliver dead letters.
+  A message is then as if it were pushed now, under its old number, with a new count of attempts.
 
   KEYS   1 the queue
   ARGV   1 messages at most
-         2.. name of a bundle, numbers of its messages ("17...1,17...5", "*" for all), name, ...;
-             none: the oldest bundles
-  Reply  { messages, 1 when there are more to do, how many of the bundles named were looked at }
+         2 when the newest of the letters was given up: newest_dead of hw_queue_stats
+         3 the newest number of a bundle: last of hw_queue_stats; later letters are not touched
+         4 how many bundles to skip, from the last reply, 0 to begin
+         5.. name of a bundle, numbers of its messages ("17...1,17...5", "*" for all), name, ...;
+             none: the oldest bundles up to 2 and 3
+  Reply  { messages, 1 when there are more to do, how many of the named bundles were processed,
+           how many bundles to skip next time }
 ]]
 local DEAD_STEPS, DEAD_BUNDLES = 600, 64
 
--- Takes letters out of a bundle, and back to where consumers find them if they are redriven. Returns
--- how many, and how many steps that took; adds their numbers to `gone`.
+-- Takes letters out of a bundle, and makes them available to consumers if they are redriven. Returns how
+-- many, and how many steps that took; adds their numbers to `gone`.
 local function take_letters(queue, name, numbers, most, redrive, gone)
   local bundle, time, messages = find_bundle(queue, 'dead', name)
   if not bundle then return 0, 1 end
@@ -29,9 +33,15 @@ local function take_letters(queue, name, numbers, most, redrive, gone)
   return #letters, OPEN_STEPS + #messages
 end
 
+-- Returns up to DEAD_BUNDLES of the oldest bundles, each with its time.
+local function oldest_letters(queue, newest, over)
+  return redis.call('ZRANGE', set_key(queue, 'dead'), '-inf', newest, 'BYSCORE', 'LIMIT', over, DEAD_BUNDLES, 'WITHSCORES')
+end
+
 local function end_letters(queue, most, words, redrive)
-  local left, steps, at, named, gone = most, DEAD_STEPS, 2, #words > 1, {}
-  local oldest = named and {} or redis.call('ZRANGE', set_key(queue, 'dead'), 0, DEAD_BUNDLES - 1, 'WITHSCORES')
+  local newest, number, over = words[2], tonumber(words[3]), tonumber(words[4])
+  local left, steps, at, named, gone = most, DEAD_STEPS, 5, #words > 4, {}
+  local oldest = named and {} or oldest_letters(queue, newest, over)
   local function take_some(name, numbers)
     local count, took = take_letters(queue, name, numbers, left, redrive, gone)
     left, steps = left - count, steps - took
@@ -42,11 +52,17 @@ local function end_letters(queue, most, words, redrive)
   end
   local place = 1
   while place < #oldest and steps > 0 and left > 0 do
-    if bundle_at(queue, 'dead', '', oldest[place], oldest[place + 1]) then take_some(oldest[place], '*') end
+    local bundle = bundle_at(queue, 'dead', '', oldest[place], oldest[place + 1])
+    if bundle and to_number(bundle.number) > number then
+      -- A newer letter: delivered and given up after the end was read, in its millisecond or by a clock set back.
+      over, steps = over + 1, steps - 1
+    elseif bundle then
+      take_some(oldest[place], '*')
+    end
     place = place + 2
   end
   local more = at < #words or (left > 0 and (place < #oldest or #oldest == 2 * DEAD_BUNDLES))
-  local reply = { most - left, more and 1 or 0, (at - 2) / 2 }
+  local reply = { most - left, more and 1 or 0, (at - 5) / 2, over }
   if gone[1] then
     commit(queue, reply)
     failures.forget(queue, gone)
@@ -69,11 +85,15 @@ redis.register_function('hw_queue_redrive', function(keys, args)
 end)
 
 --[[
-  hw_queue_discard: forget dead letters.
+  hw_queue_discard: delete dead letters.
   KEYS   1 the queue
   ARGV   1 messages at most
-         2.. name of a bundle, numbers of its messages, name, ...; none: the oldest bundles
-  Reply  { messages, 1 when there are more to do, how many of the bundles named were looked at }
+         2 when the newest of the letters was given up: newest_dead of hw_queue_stats
+         3 the newest number of a bundle: last of hw_queue_stats; later letters are not touched
+         4 how many bundles to skip, from the last reply, 0 to begin
+         5.. name of a bundle, numbers of its messages, name, ...; none: the oldest bundles up to 2 and 3
+  Reply  { messages, 1 when there are more to do, how many of the named bundles were processed,
+           how many bundles to skip next time }
 ]]
 redis.register_function{
   function_name = 'hw_queue_discard',

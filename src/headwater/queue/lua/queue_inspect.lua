@@ -1,18 +1,18 @@
 --[[
-  hw_queue_page: look at one part of a queue, a page at a time, changing nothing.
+  hw_queue_page: get a page of one part of a queue. Changes nothing.
   A message that stays where it is while the pages are read is on exactly one of them.
 
   KEYS   1 the queue
   ARGV   1 part: 'ready', 'delayed', 'unacked', 'retry', 'dead' or 'damaged'   2 priority
-         3 where to go on, '' to begin   4 messages at most   5 bytes at most
-         No bundle is divided: there may be some more, and some messages of the first bundle may lie
-         before where to go on.
-  Reply  { server's ms, where to go on or '', then
-           ready, damaged: what lies there
-           else for each bundle: name, time, ms that it rests after its deadline or -1 when it is given
-           up then, texts, deadline of each of them if they vary }
+         3 where to continue, '' to begin   4 messages at most   5 bytes at most
+         No bundle is divided: there may be a few more messages, and some messages of the first bundle may be
+         before the place to continue from.
+  Reply  { server's ms, where to continue or '', then
+           ready, damaged: the stored texts
+           else for each bundle: name, time, ms of its delay after its deadline or -1 when it is given
+           up then, texts, deadline of each of them if they differ }
 ]]
--- Finds the first place of n, ordered, that lies after something; `is_after` looks at one place.
+-- Finds by bisection the first of n ordered places that is after something; `is_after` checks one place.
 local function first_after(n, is_after)
   local low, high = 0, n
   while low < high do
@@ -30,7 +30,7 @@ local function newest_in(text)
   return digits(tonumber(number) + count - 1), count
 end
 
--- Returns whether what lies at a place of a list, or the next that can be read, was pushed after `at`.
+-- Returns whether the text at a place of a list, or the next that can be read, was pushed after `at`.
 local function is_after(key, place, at)
   local text = redis.call('LINDEX', key, place)
   while text do
@@ -51,7 +51,7 @@ local function page_of_list(queue, priority, at, count, bytes)
     local texts = redis.call('LRANGE', key, start, start + math.min(math.max(count - seen, 1), step) - 1)
     if #texts == 0 then return found, '' end
     for _, text in ipairs(texts) do
-      -- A page ends where the next can begin: behind something that has a number.
+      -- A page ends where the next can begin: after a text that has a number.
       if (seen >= count or bytes <= 0) and on ~= at then return found, on end
       local newest, messages = newest_in(text)
       found[#found + 1], on = text, newest or on
@@ -112,16 +112,19 @@ redis.register_function{
 }
 
 --[[
-  hw_queue_stats: how a queue stands.
+  hw_queue_stats: get the state of a queue.
   KEYS   1 the queue
   Reply  { name, value, ... }: now (server's ms), exists, paused, priorities ("9,0,"), settings, limits,
          waiting (blocked consumers), oldest (time since which the oldest message could be popped, or
-         0), listed (messages in lists), mark_before, mark; last, pushed, popped, acked, expired,
-         damaged, unacked, delayed, retry, dead (as counted: due messages stay where they lie);
+         0), oldest_delayed (when it was pushed or last delivered, or 0), oldest_unacked (when it was
+         delivered), oldest_dead (when it was given up): of the first OLDEST_OF bundles by time,
+         newest_dead (the latest time at which a dead letter was given up, or 0),
+         listed (messages in lists), mark_before, mark; last, pushed, popped, acked, expired,
+         damaged, unacked, delayed, retry, dead (as counted: due messages stay where they are);
          due: { priority, set, ... that have bundles whose time has come }; waits: { messages that
          waited up to each of the bounds before they were popped, and longer, then the sum in ms }
 ]]
--- Returns since when the first bundle of a set could be popped, or nil.
+-- Returns the time since which the first bundle of a set could be popped, or nil.
 local function due_since(queue, set, priority)
   local first = redis.call('ZRANGE', set_key(queue, set, priority), 0, 0, 'WITHSCORES')
   local bundle, time = parse_name(set, first[1] or ''), tonumber(first[2] or nil)
@@ -139,9 +142,55 @@ local function oldest_of(queue, priority)
   return oldest
 end
 
+-- Bundles are ordered by the time at which they are due, and their age is in their names. This many are read,
+-- so that the call does not grow with the queue.
+local OLDEST_OF = 32
+
+-- Returns when the oldest of the first bundles of a set got its name, of those that are not due yet.
+local function named_since(queue, set, priority)
+  local names = queue[set] > 0 and redis.call('ZRANGE', set_key(queue, set, priority), '(' .. digits(queue.now), '+inf',
+    'BYSCORE', 'LIMIT', 0, OLDEST_OF) or {}
+  local oldest = math.huge
+  for _, name in ipairs(names) do
+    oldest = math.min(oldest, tonumber(string.match(name, '^%d+')) or math.huge)
+  end
+  return math.floor(oldest / 1000)
+end
+
+-- Returns since when the first bundle whose deadline is over has been given up or delayed: it stays where it
+-- is until the next pop.
+local function lapsed_since(queue, priority)
+  if queue.unacked == 0 then return math.huge, math.huge end
+  local first = redis.call('ZRANGE', set_key(queue, 'unacked', priority), 0, 0, 'WITHSCORES')
+  local bundle, time = parse_name('unacked', first[1] or ''), tonumber(first[2] or nil)
+  if not bundle or time > queue.now then return math.huge, math.huge end
+  local rest = rest_ms(queue, bundle.attempt, bundle.number)
+  if not rest then return time, math.huge end
+  return math.huge, time + rest > queue.now and math.floor(tonumber(bundle.number) / 1000) or math.huge
+end
+
+local function oldest_by_state(queue)
+  local unacked, delayed, dead = math.huge, math.huge, math.huge
+  if queue.dead > 0 then
+    dead = tonumber(redis.call('ZRANGE', set_key(queue, 'dead'), 0, 0, 'WITHSCORES')[2] or nil) or dead
+  end
+  for _, priority in ipairs(priorities_of(queue)) do
+    local given_up, resting = lapsed_since(queue, priority)
+    dead, unacked = math.min(dead, given_up), math.min(unacked, named_since(queue, 'unacked', priority))
+    delayed = math.min(delayed, resting, named_since(queue, 'delayed', priority), named_since(queue, 'retry', priority))
+  end
+  return delayed, unacked, dead
+end
+
+-- Returns a time, or 0 for none.
+local function or_none(time)
+  return time < math.huge and time or 0
+end
+
 function looks.queue(key)
   local queue = load_queue(key)
   local oldest, due = math.huge, {}
+  local delayed, unacked, dead = oldest_by_state(queue)
   for _, priority in ipairs(priorities_of(queue)) do
     oldest = math.min(oldest, oldest_of(queue, priority))
     for _, set in ipairs({ 'unacked', 'retry', 'delayed' }) do
@@ -156,9 +205,11 @@ function looks.queue(key)
     'priorities', queue.priorities, 'settings', queue.settings,
     'limits', redis.call('HGET', queue.key, 'limits') or '',
     'waiting', redis.call('ZCOUNT', queue.key .. ':looks', queue.now - WAITER_GRACE_MS, '+inf'),
-    'oldest', oldest < math.huge and oldest or 0,
+    'oldest', or_none(oldest), 'oldest_delayed', or_none(delayed), 'oldest_unacked', or_none(unacked),
+    'oldest_dead', or_none(dead),
+    'newest_dead', tonumber(redis.call('ZRANGE', set_key(queue, 'dead'), -1, -1, 'WITHSCORES')[2] or 0),
     'listed', count_listed(queue), 'mark_before', marks[1] or '', 'mark', marks[2] or '', 'due', due,
-    'waits', waits.of(key, marks[3]),
+    'waits', waits.of(marks[3], waits.noted[key]),
   }
   for i = 1, 10 do reply[#reply + 1], reply[#reply + 2] = COUNTS[i], queue[COUNTS[i]] end
   return reply
@@ -171,15 +222,16 @@ redis.register_function{
 }
 
 --[[
-  hw_queue_due: count the messages of a set whose time has come, a step at a time.
+  hw_queue_due: count the due messages of a set, some in each call.
   KEYS   1 the queue
   ARGV   1 priority   2 set: 'unacked', 'retry' or 'delayed'   3 server's ms up to which
-         4 rank to go on from
-  Reply  { messages, of them those that are given up, of them those that rest, rank to go on from or -1 }
+         4 rank to continue from
+  Reply  { messages, of them those that are given up, of them those that are delayed again, rank to continue
+           from or -1 }
 ]]
 local DUE_STEPS = 500
 
--- Counts the messages of a bundle whose own time has come, and of them those that rest.
+-- Counts the messages of a bundle whose own time has come, and of them those that are delayed again.
 local function count_due(queue, bundle, time, now, rest)
   if not bundle.varied then return bundle.count, time + rest > now and bundle.count or 0 end
   local texts, deadlines = part_bundles(text_of(queue, bundle))

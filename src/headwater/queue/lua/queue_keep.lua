@@ -1,15 +1,15 @@
 --[[
-  hw_queue_keep: do what is due to a queue when nobody pops, in steps.
-  Deadlines that passed are noted: messages are redelivered or given up. What has outlived its time
-  at the head of a list goes. Blocked consumers are served, silent producers forgotten.
+  hw_queue_keep: process what is due in a queue that nobody pops, in steps.
+  Messages whose deadline passed are redelivered or given up. Messages at the head of a list that have
+  outlived their ttl are dropped. Blocked consumers are served, and silent producers forgotten.
   KEYS   1 the queue
-  ARGV   1 ms of silence after which a producer's answers go
+  ARGV   1 ms of silence after which a producer's replies are forgotten
   Reply  { messages that are redelivered, given up, outlived, producers forgotten, 1 when there is more }
 ]]
 local KEEP_STEPS = 128
 
--- Drops what has outlived its time from the head of a list; returns how many messages that were, and
--- whether there may be more.
+-- Drops messages that have outlived their ttl from the head of a list; returns how many, and whether there
+-- may be more.
 local function drop_outlived(queue, priority, most)
   local key, gone = set_key(queue, 'ready', priority), 0
   while gone < most do

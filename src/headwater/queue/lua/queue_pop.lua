@@ -1,7 +1,7 @@
 --[[
-  hw_queue_pop: hand messages to one consumer, or note that it waits for some.
-  With an ack time nobody else gets them until it is over; without, they are gone from the queue.
-  Who waits longest is served first: whoever comes later does not overtake.
+  hw_queue_pop: deliver messages to one consumer, or register it as waiting.
+  With an ack time no other consumer gets them until it is over; without, they are removed from the queue.
+  The consumer that has waited longest is served first, and later ones do not overtake it.
 
   KEYS   1 the queue
   ARGV   1 count   2 ack ms or ''
@@ -9,12 +9,12 @@
          4 ms it will block now, 0 when it stops
          5 '1' when this waiter has been registered by an earlier call
          6 what it found in its box, or ''
-  Reply  { 1 when there may be more that this call had not the time for,
-           ms until something comes due, or -1; also -1 when something was found,
+  Reply  { 1 when there may be more, for which this call had no time,
+           ms until the next message is due, or -1; also -1 when messages were found,
            messages damaged so far, then for each bundle: its name or '' without ack, attempt, texts }
          A receipt is the name, a point and the number of a message.
 ]]
--- Fetches what was reserved for a waiter, as far as nobody else has it by now.
+-- Returns the messages that were reserved for a waiter, except those that another consumer has by now.
 local function collect_reserved(queue, names, pop)
   for name in string.gmatch(names, '%S+') do
     local bundle = parse_name('retry', name)
@@ -27,27 +27,27 @@ local function pop_messages(queue, count, ack_ms, waiter, wait, known, boxed)
   local pop, more, due, waits = new_pop(count, ack_ms), false, -1, known
   queue.asked = pop.room
   if boxed ~= '' and boxed ~= 'poke' then
-    -- The other copy, in case that this reader had not come.
+    -- The second copy, which is for the case that this reader does not come.
     redis.call('UNLINK', waiter_box(queue, waiter))
   elseif known then
     boxed = empty_box(queue, waiter)
   end
-  -- What was reserved before there were limits is redelivered soon.
+  -- Messages that were reserved before there were limits are redelivered soon.
   if boxed ~= '' and boxed ~= 'poke' and not queue.limits then
     collect_reserved(queue, boxed, pop)
-    -- It is in line no more since it was served.
+    -- It is no longer in line since it was served.
     waits = false
   end
   if #pop == 0 then
     if not queue.limits then serve_waiters(queue, waiter) end
-    -- Nobody overtakes those who could not be served yet.
+    -- A new consumer does not overtake those that could not be served yet.
     more = unserved[queue.key] or take(queue, pop)
   elseif unserved[queue.key] then
     serve_waiters(queue)
   end
   if #pop == 0 then
     due = queue.limits and quota.ms_to_next(queue, waiter) or ms_to_next(queue)
-    -- Who waits for a limit looks again at a time of its own.
+    -- A consumer that waits for a limit looks again at a time of its own.
     if queue.look and due > 0 then wait = math.min(wait, due) end
   end
   if #pop == 0 and not more and wait > 0 then
@@ -60,7 +60,7 @@ local function pop_messages(queue, count, ack_ms, waiter, wait, known, boxed)
   elseif #pop > 0 and pop.ack_ms then
     poke_waiter(queue, queue.now + pop.ack_ms)
   end
-  -- Most often it is one bundle, or none; the reply ends before what is nil.
+  -- Usually it is one bundle, or none; the reply ends before the first nil.
   local answer = { more and 1 or 0, due, queue.damaged, pop[1], pop[2], pop[3] }
   for i = 4, #pop do answer[i + 3] = pop[i] end
   return answer
@@ -77,11 +77,11 @@ redis.register_function{
 }
 
 --[[
-  hw_queue_leave: a consumer that blocks goes away before its time.
-  What was reserved for it goes to the next at once.
+  hw_queue_leave: remove a blocked consumer before its time.
+  Messages that were reserved for it go to the next at once.
   KEYS   1 the queue
   ARGV   1 waiter
-  Reply  1 when it was in line, or something was reserved for it
+  Reply  1 when it was in line, or messages were reserved for it
 ]]
 local function leave(queue, waiter)
   local names, found = empty_box(queue, waiter), 0

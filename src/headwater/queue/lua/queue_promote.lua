@@ -1,11 +1,11 @@
 --[[
-  hw_queue_promote: have messages that wait for their time delivered now; attempts stay as they are.
-  A message that is not delayed any more changes nothing.
+  hw_queue_promote: deliver delayed messages now; attempts do not change.
+  A message that is no longer delayed is not changed.
 
   KEYS   1 the queue
   ARGV   1.. name of a bundle, numbers of its messages ("17...1,17...5", "*" for all), name, ...
-  Reply  { messages, how many of the bundles named were looked at }
-         When these are not all, the call has had enough to do: name the others again.
+  Reply  { messages, how many of the named bundles were processed }
+         When these are not all, the call has reached its limit: name the others again.
 ]]
 local PROMOTE_STEPS = 600
 

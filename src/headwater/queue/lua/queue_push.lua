@@ -1,7 +1,7 @@
 --[[
   hw_queue_push: put messages into a queue, all or none.
-  Numbers are given here, in a row. A repeat of (producer, sequence) changes nothing and is answered
-  as the first time; so is a message whose dedupe key was pushed within its window.
+  Numbers are assigned here, consecutively. A repeat of (producer, sequence) changes nothing and gets the
+  first reply; so does a message whose dedupe key was pushed within its window.
 
   KEYS   1 the queue
   ARGV   1 delay ms   2 priority   3 ms to live or ''   4 producer or ''
@@ -14,13 +14,13 @@
          with dedupe keys { 1 when the queue is new, number of each message }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
          error HW_REUSED <first> <last> when the sequence was pushed with other content
-         error HW_NOT_YET <format> <format in use> when messages have headers, and clients that know
-         none may pop them
+         error HW_NOT_YET <format> <format in use> when messages have headers, and clients that do not know
+         headers may pop them
 ]]
 local PUSH_ARGS = 7
 local KEY_STEPS = 1000
 
--- Cuts values into spans of a bearable size, as if the first had some before it; returns the last
+-- Cuts values into parts of a limited size, as if the first part had some values before it; returns the last
 -- place of each.
 local function cut(values, most, bytes, before)
   local lasts, count, room = {}, before, bytes
@@ -36,8 +36,8 @@ local function cut(values, most, bytes, before)
   return lasts
 end
 
--- Makes bundles for a list out of values; of one message each where there are only a few. They end
--- where a pop is likely to, if so many messages lie before them.
+-- Makes bundles for a list out of values; of one message each where there are only a few. They end where a
+-- pop is likely to end, given the number of messages before them.
 local function bundles_for(queue, first, life, checked, values, before)
   local texts, from, mark, length = {}, 1, mark_of(life, checked), ready_length(queue)
   for _, to in ipairs(cut(values, length, READY_BYTES, before % length)) do
@@ -83,8 +83,9 @@ local function store(queue, priority, delay, ttl, first, checked, values)
   store_ready(queue, priority, first, life, checked, values)
 end
 
--- Forgets some dedupe keys whose window is over, twice as many as are new, and notes the new ones:
--- time, key, time, key, ... By them a queue that is deleted takes its keys along. They expire by themselves, too.
+-- Forgets some dedupe keys whose window is over, twice as many as are new, and records the new ones: time,
+-- key, time, key, ... When a queue is deleted, its dedupe keys are found by these. They also expire by
+-- themselves.
 local function index_keys(queue, window_ms, rows)
   local index = queue.key .. ':keys:' .. digits(queue.generation)
   local over = redis.call('ZRANGE', index, '-inf', queue.now, 'BYSCORE', 'LIMIT', 0, math.min(#rows, KEY_STEPS))
@@ -95,8 +96,8 @@ local function index_keys(queue, window_ms, rows)
   if redis.call('PEXPIRE', index, window_ms, 'GT') == 0 then redis.call('PEXPIRE', index, window_ms, 'NX') end
 end
 
--- Leaves out what was pushed before under the same key; returns the values that are new and the
--- number of each message. Nothing else is given numbers meanwhile: those of new ones are in a row.
+-- Leaves out messages that were pushed before under the same key; returns the new values and the number of
+-- each message. No other numbers are assigned meanwhile: those of new messages are consecutive.
 local function push_once(queue, window_ms, args)
   local values, numbers, fresh, rows = {}, {}, {}, {}
   local prefix, over = queue.key .. ':dedupe:' .. digits(queue.generation) .. ':', queue.now + tonumber(window_ms)
@@ -125,9 +126,9 @@ local function push_once(queue, window_ms, args)
   return values, numbers
 end
 
--- Stores what is not known yet; returns the reply.
+-- Stores messages that are not duplicates; returns the reply.
 local function push_new(queue, args, delay, priority, ttl, producer, sequence, digest, window_ms, checks)
-  -- Keys of a queue of the same name that was deleted are not this one's.
+  -- Dedupe keys of a deleted queue of the same name do not count.
   if queue.new then queue.generation = queue.us end
   local values, answer, first = {}, nil, nil
   if window_ms ~= '' then
@@ -143,7 +144,7 @@ local function push_new(queue, args, delay, priority, ttl, producer, sequence, d
   store(queue, priority, delay, ttl, first, checks ~= '', values)
   if checks == 'h' then note_headers(queue.key) end
   if producer ~= '' then
-    -- The answer is last: what was not stored is not remembered, and a repeat stores it.
+    -- The reply is stored last: if the messages were not stored, a repeat stores them.
     note_saved(queue)
     save_queue(queue)
     local fine, fault = pcall(remember_answer, queue.key, producer, sequence, first, last, queue.now, digest)

@@ -1,23 +1,23 @@
 --[[
-  hw_queue_settle: ack, nack, release or extend what was handed out.
+  hw_queue_settle: ack, nack, release or extend delivered messages.
   A receipt counts until its deadline, and only once; anything else changes nothing.
 
   KEYS   1 the queue
-  ARGV   1 'ack': done, forget it
-           'nack': redeliver it after 2 or after the queue's own rest, whichever is longer; or give
-                   it up, when it was handed out as often as the queue allows
-           'release': redeliver it at once, as if it had not been handed out
+  ARGV   1 'ack': done, delete it
+           'nack': redeliver it after 2 or after the queue's own delay, whichever is longer; or give
+                   it up, when it was delivered as often as the queue allows
+           'release': redeliver it at once, as if it had not been delivered
            'extend': its deadline is 2 ms from now
          2 ms
          3.. name of a bundle, numbers of its messages ("17...1,17...5", "*" for all), name, ...
-  Reply  { how many messages that concerned, how many bundles were looked at }
-         When these are not all, the call has had enough to do: name the others again.
+  Reply  { how many messages were changed, how many bundles were processed }
+         When these are not all, the call has reached its limit: name the others again.
 ]]
--- How much one call does: a bundle that is settled as it was handed out is one step, and one that has
--- to be opened is as many as it has messages.
+-- How much one call does: a bundle that is settled as it was delivered is one step, and one that has to be
+-- opened is one step per message.
 local SETTLE_STEPS = 600
--- Returns where messages go that are given back: set, attempt and time. 'bury' gives up at once. The
--- number is that of the bundle or message by which their rest is spread.
+-- Returns the place of returned messages: set, attempt and time. 'bury' gives up at once. The number is that
+-- of the bundle or message that spreads their delay.
 local function destination(queue, action, ms, attempt, number)
   if action == 'bury' then return 'dead', attempt, queue.now end
   if action == 'release' then return 'retry', math.max(attempt - 1, 0), queue.now end
@@ -111,11 +111,11 @@ redis.register_function{
 }
 
 --[[
-  hw_queue_aside: put messages aside that a consumer could not read: their checksum is wrong.
+  hw_queue_aside: put aside messages that a consumer could not read because their checksum is wrong.
   KEYS   1 the queue
   ARGV   1.. name of the bundle, '' when it was taken without ack; number of the message; what was found;
          name, ...
-  Reply  how many messages that concerned
+  Reply  how many messages were put aside
 ]]
 local function put_all_aside(queue, words)
   local total = 0
@@ -135,14 +135,14 @@ redis.register_function{
 }
 
 --[[
-  hw_queue_fail: report failed attempts; each message is redelivered after a delay of its own, or given up.
+  hw_queue_fail: report failed attempts; each message is redelivered after its own delay, or given up.
   A receipt counts until its deadline, and only once; anything else changes nothing.
 
   KEYS   1 the queue
   ARGV   1.. for each message: name of its bundle, its number, ms until it is redelivered (the queue's own
-         rest and attempts count as for a nack) or -1 to give it up, error ("type\ntext")
-  Reply  { how many messages that concerned, how many reports were looked at }
-         When these are not all, the call has had enough to do: name the others again.
+         delay and attempts count as for a nack) or -1 to give it up, error ("type\ntext")
+  Reply  { how many messages were changed, how many reports were processed }
+         When these are not all, the call has reached its limit: name the others again.
 ]]
 local function fail_all(queue, words)
   local total, left, at, soonest, notes = 0, SETTLE_STEPS, 1, math.huge, {}
@@ -175,7 +175,7 @@ redis.register_function{
 }
 
 --[[
-  hw_queue_causes: why messages failed that are dead letters.
+  hw_queue_causes: get the errors of messages that are dead letters.
   KEYS   1 the queue
   ARGV   1.. numbers of messages, 1000 at most
   Reply  for each "first delivered (ms) or nothing:type\ntext", '' when nothing is known

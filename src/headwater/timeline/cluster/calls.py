@@ -14,8 +14,8 @@ import msgspec
 from headwater.errors import StoreError
 from headwater.store.aio_pipe import PackedCommands
 from headwater.store.call import Argument, Call
-from headwater.timeline.law import NO_HORIZON, Place, State
 from headwater.timeline.layout import LAYOUT_KEY, FarmLayout
+from headwater.timeline.merging import NO_HORIZON, Place, State
 from headwater.timeline.pool.instance import PackedCall
 from headwater.timeline.records import MAX_KEEP, Columns, Cursor, Row
 
@@ -24,7 +24,7 @@ MOST_OPERATIONS: Final = 1000
 MOST_BYTES: Final = 1024 * 1024
 MOST_KEYS: Final = 1000
 MOST_ROWS: Final = 20_000
-# A page by cursor is read by a function, which makes every row anew.
+# A page by cursor is read by a function, which makes every row again.
 MOST_CURSOR_ROWS: Final = 2000
 # How many elements one call removes beside one for each operation; see hw_timeline_write.
 MOST_REMOVED: Final = 1000
@@ -32,7 +32,7 @@ NO_LIMIT: Final = MAX_KEEP
 
 
 class Change(NamedTuple):
-    """Operations on one key, spelled as score, member, score, member, ..."""
+    """Operations on one key, encoded as score, member, score, member, ..."""
 
     inserts: list[str | bytes]
     deletes: list[str | bytes]
@@ -45,7 +45,7 @@ Changes: TypeAlias = "dict[bytes, Change]"
 
 
 class Window(NamedTuple):
-    """The part of a timeline that is asked for: behind the start, before the stop.
+    """The part of a timeline that is asked for: after the start, before the stop.
 
     Of all that a timeline has, only the newest ``shown`` are in any window.
     """
@@ -87,7 +87,7 @@ def columns_of(raw: list[bytes]) -> Columns:
     """Read member, score, member, score, ...; returns the members, and their scores."""
     scores = raw[1::2]
     try:
-        # Scores are spelled as numbers of JSON, which this reads several times as fast as float().
+        # Scores are formatted as JSON numbers, which this parses several times as fast as float().
         return raw[::2], _read_numbers(b"[%b]" % b",".join(scores))
     except msgspec.DecodeError:
         # An infinite score is no JSON. We write none, but other programs may.
@@ -120,8 +120,8 @@ class Found:
 class Known(NamedTuple):
     """What a cluster knows of some members of a key, in their order.
 
-    ``floor`` is where the oldest element stands that the key keeps, once it is full. ``torn`` are
-    the places of members that a write which failed half-way has left in both sets.
+    ``floor`` is the oldest element that a full key keeps. ``torn`` are the places of members that a
+    write which failed half-way has left in both sets.
     """
 
     floor: Place | None
@@ -287,7 +287,7 @@ def score_calls(
 def member_parts(
     asked: Mapping[bytes, Sequence[bytes]],
 ) -> Iterator[tuple[bytes, Sequence[bytes]]]:
-    """Return members by key, so many at a time as one call asks for."""
+    """Return members by key, as many at a time as one call asks for."""
     for key, members in asked.items():
         for at in range(0, max(1, len(members)), MOST_OPERATIONS):
             yield key, members[at : at + MOST_OPERATIONS]

@@ -1,8 +1,8 @@
 """A cluster: insert, delete, select and score over the instances of a pool, one copy of the data.
 
 Every change is one atomic call for each instance that has some of the keys (several when a batch is
-large), and may be repeated. Instances are called in parallel; the failure of one concerns only the
-keys that it has.
+large), and may be repeated. Instances are called in parallel; the failure of one affects only its
+own keys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIELDS: Final = ("epoch", "phase", "old", "new")
 
 
 class WriteOutcome(NamedTuple):
-    """What became of a write: the counts of what was done, and the keys for which it failed."""
+    """What happened to a write: the counts of what was done, and the keys for which it failed."""
 
     written: Written
     failed: dict[bytes, StoreError]
@@ -138,7 +138,7 @@ class Cluster:
     async def random_keys(self, place: int, count: int, chance: random.Random) -> list[bytes]:
         """Return up to ``count`` keys of one instance, from a random place of it on.
 
-        A scan that began near the end goes on at the start. Raises StoreError.
+        A scan that began near the end continues at the start. Raises StoreError.
         """
         found: dict[bytes, None] = {}
         cursor = chance.getrandbits(32)
@@ -180,7 +180,7 @@ class Cluster:
         await self.pool.instances[place].command("UNLINK", *names)
 
     async def look(self) -> list[InstanceStatus]:
-        """Return the status of each instance; one that does not serve is no error."""
+        """Return the status of each instance; one that is not available is not an error."""
         return list(await asyncio.gather(*map(_look, self.pool.instances)))
 
     async def close(self) -> None:

@@ -27,8 +27,8 @@ from headwater.timeline.farm.opening import OpenedFarm
 from headwater.timeline.farm.options import FarmOptions
 from headwater.timeline.farm.reading import Answer, SelectQuery, read_scores
 from headwater.timeline.farm.writing import Background, changes_of
-from headwater.timeline.law import State
 from headwater.timeline.layout import SETTLED, FarmLayout
+from headwater.timeline.merging import State
 from headwater.timeline.records import (
     MAX_SIZE,
     Columns,
@@ -115,7 +115,7 @@ class AsyncFarm(OpenedFarm):
     async def _by_layout(self, work: Callable[[ActiveLayout], Awaitable[T]]) -> T:
         """Do something by the present layout, and again by the next if the farm has moved.
 
-        Whatever was done in part by an old layout does no harm.
+        Work that was done in part by an old layout is harmless.
         """
         for _ in range(_MOST_MOVES):
             active = self._active
@@ -179,7 +179,7 @@ class AsyncFarm(OpenedFarm):
         stop: Place = None,
         limit: int = 10,
     ) -> Selected:
-        """Return records of each key behind ``start`` and before ``stop``, newest first."""
+        """Return records of each key after ``start`` and before ``stop``, newest first."""
         check_int(limit, "limit", 1, MAX_SIZE)
         window = Window(0, limit, check_place(start, "start"), check_place(stop, "stop"))
         return await self._select(keys, window)
@@ -242,7 +242,7 @@ class AsyncFarm(OpenedFarm):
         return await self._reports.operation("farm.score", work, len(asked))
 
     async def repair(self, keys: Iterable[Key]) -> Repaired:
-        """Bring keys as a whole, deletes included, to one state on all clusters that serve."""
+        """Bring keys as a whole, deletes included, to one state on all available clusters."""
         asked = list(dict.fromkeys(check_keys(keys).values()))
         keep, reports = self._options.keep, self._reports
         work = self._by_layout(
@@ -265,7 +265,7 @@ class AsyncFarm(OpenedFarm):
         return Compared(behind, figures.elements, figures.differing, figures.failures, excess)
 
     async def states(self, keys: Iterable[Key]) -> dict[Key, dict[bytes, State]]:
-        """Return all that is known of keys, deletes included, by the merge law."""
+        """Return all that is known of keys, deletes included, by the merge rule."""
         asked = check_keys(keys)
         raw = list(dict.fromkeys(asked.values()))
         keep = self._options.keep
@@ -275,7 +275,11 @@ class AsyncFarm(OpenedFarm):
         return {key: found[one] for key, one in asked.items()}
 
     async def status(self) -> list[InstanceStatus]:
-        """Return for each instance whether it serves, and how much it holds."""
+        """Return for each instance whether it is available, and how much it holds.
+
+        Of a farm that has moved meanwhile, those of its present layout.
+        """
+        await self.follow()
         found = await asyncio.gather(*(cluster.look() for cluster in self.clusters))
         return [s._replace(cluster=n) for n, cluster in enumerate(found, 1) for s in cluster]
 
@@ -297,7 +301,7 @@ class AsyncFarm(OpenedFarm):
         await self._active.repairer.finish()
 
     async def close(self) -> None:
-        """Wait for writes that are under way, drop queued repairs, and close all connections."""
+        """Wait for writes in progress, drop queued repairs, and close all connections."""
         await self._background.finish()
         await self._active.close()
 

@@ -1,4 +1,4 @@
-"""What several clusters answered for a key, united by the merge law.
+"""Answers of several clusters for a key, united by the merge rule.
 
 Pages show inserted members only, and end somewhere. An element is *agreed* when every cluster shows
 it with one score; else it is *disputed*: a cluster may lack it, or know that it was deleted, which
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from headwater.errors import AllReplicasFailed, StoreError
 from headwater.timeline.cluster.calls import Known, ReadBatch, TimelinePage, Window, columns_of
 from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.law import Place, State, newest
+from headwater.timeline.merging import Place, State, newest
 from headwater.timeline.records import Columns, Cursor, Row
 
 
@@ -79,7 +79,7 @@ def verdict(members: Sequence[bytes], known: Sequence[Known]) -> list[State | No
 
 
 def within(row: Row, window: Window, bound: Place | None) -> bool:
-    """Return whether an element lies in a window and above the bound of what is certain."""
+    """Return whether an element is in a window and above the bound of what is certain."""
     place = (row[1], row[0])
     return (
         (bound is None or place >= bound)
@@ -89,7 +89,7 @@ def within(row: Row, window: Window, bound: Place | None) -> bool:
 
 
 class Failures:
-    """Errors of clusters that did not answer, each once, and the keys of which that is true."""
+    """Errors of clusters that did not answer, each once, and the keys that they affect."""
 
     def __init__(self) -> None:
         self.errors: list[StoreError] = []
@@ -116,7 +116,7 @@ class Answers(NamedTuple):
 
 
 class Disputes:
-    """Turns the answers to one query into rows that obey the merge law."""
+    """Turns the answers to one query into rows that obey the merge rule."""
 
     def __init__(self, answers: Answers, window: Window, horizon: float) -> None:
         self._pages = answers.pages
@@ -209,7 +209,7 @@ class Disputes:
 
 
 def _shown(page: TimelinePage, members: list[bytes]) -> Known:
-    """Return what a page alone says of members: those it shows are inserted."""
+    """Return the state of members by a page alone: those it shows are inserted."""
     scores = dict(page.rows)
     states = [State(scores[m], False) if m in scores else None for m in members]
     return Known(None, states)

@@ -11,7 +11,7 @@ from headwater.errors import StoreError
 from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.opening import OpenedFarm
 from headwater.timeline.farm.options import FarmOptions
-from headwater.timeline.law import State
+from headwater.timeline.merging import State
 from headwater.timeline.records import (
     Compared,
     InstanceStatus,
@@ -90,7 +90,7 @@ class Farm(OpenedFarm):
     def select_range(
         self, keys: Iterable[Key], start: Place = None, stop: Place = None, limit: int = 10
     ) -> Selected:
-        """Return records of each key behind ``start`` and before ``stop``, newest first.
+        """Return records of each key after ``start`` and before ``stop``, newest first.
 
         Both are excluded, and are places, not elements: a cursor or its text, a record, or
         (score, member); None is either end. The next page starts at the last record of a page.
@@ -106,7 +106,7 @@ class Farm(OpenedFarm):
         return self._run(self._farm.score(pairs))
 
     def repair(self, keys: Iterable[Key]) -> Repaired:
-        """Bring keys as a whole, deletes included, to one state on all clusters that serve.
+        """Bring keys as a whole, deletes included, to one state on all available clusters.
 
         Reads repair only what they see to differ; this compares all of a key. Cost: all elements
         of the keys, from each cluster.
@@ -118,7 +118,7 @@ class Farm(OpenedFarm):
         return self._run(self._farm.compare(keys))
 
     def states(self, keys: Iterable[Key]) -> dict[Key, dict[bytes, State]]:
-        """Return all that is known of keys, deletes included, by all clusters and the merge law.
+        """Return all that is known of keys, deletes included, by all clusters and the merge rule.
 
         Raises AllReplicasFailed when no cluster could be read for some key. Cost: all elements of
         the keys, from each cluster.
@@ -126,7 +126,7 @@ class Farm(OpenedFarm):
         return self._run(self._farm.states(keys))
 
     def status(self) -> list[InstanceStatus]:
-        """Return for each instance whether it serves, and how much it holds."""
+        """Return for each instance whether it is available, and how much it holds."""
         return self._run(self._farm.status())
 
     def scrub(
@@ -139,9 +139,9 @@ class Farm(OpenedFarm):
         """Read every timeline on every cluster, and report what is wrong; changes nothing.
 
         It works while the farm is in use. ``rate_mb_s`` bounds how much is read in a second;
-        ``progress`` is called now and then; once ``stop`` returns True it ends, with what it has
-        seen. Both are called on the thread of the farm. Raises StoreError when an instance cannot
-        be read.
+        ``progress`` is called from time to time; once ``stop`` returns True it ends, with what it
+        has seen. Both are called on the thread of the farm. Raises StoreError when an instance
+        cannot be read.
         """
         return self._run(self._farm.scrub(rate_mb_s=rate_mb_s, progress=progress, stop=stop))
 
@@ -150,7 +150,7 @@ class Farm(OpenedFarm):
         self._run(self._farm.settle())
 
     def close(self) -> None:
-        """Wait for writes that are under way, drop queued repairs, and close all connections."""
+        """Wait for writes in progress, drop queued repairs, and close all connections."""
         if not self._loop.is_closed():
             self._run(self._farm.close())
             self._loop.call_soon_threadsafe(self._loop.stop)

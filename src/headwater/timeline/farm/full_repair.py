@@ -1,7 +1,7 @@
 """Repair of whole keys: all that any cluster has of them, tombstones too, goes to all clusters.
 
 Reads notice only differences among what they show. This compares all of a key, and brings every
-cluster to the same state: what the merge law says of all that the clusters hold together.
+cluster to the same state: what the merge rule says of all that the clusters hold together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headwater.timeline.cluster.calls import (
 )
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.reporting import FarmReports
-from headwater.timeline.law import State, States, behind, kept, merge
+from headwater.timeline.merging import State, States, behind, kept, merge
 from headwater.timeline.records import Cursor, Repaired, Written
 
 _PAGE: Final = 1000
@@ -81,7 +81,7 @@ async def compare_whole(
                 add_change(changes[place], key, member, state)
             beyond = len(whole.states.keys() - truth.keys())
             if beyond:
-                # It holds what is no longer kept: a write of nothing trims that.
+                # It holds elements that are no longer kept: an empty write trims them.
                 changes[place].setdefault(key, Change([], []))
                 excess += beyond
             differing.update(lacking)
@@ -132,7 +132,7 @@ async def _write(
     written = sum(map(size_of, changes.values())) - failed
     failures = set(outcome.failed)
     while outcome.written.removed >= MOST_REMOVED:
-        # There may be more than one call removes; a write of nothing goes on.
+        # There may be more than one call removes; an empty write continues.
         rest: Changes = {key: Change([], []) for key in changes if key not in failures}
         outcome = await cluster.write(WriteBatch(rest, horizon))
         count_removed(reports, outcome.written)
@@ -161,8 +161,8 @@ class WholeKey(NamedTuple):
 async def read_whole(cluster: Cluster, keys: Sequence[bytes]) -> dict[bytes, WholeKey | StoreError]:
     """Read both sets of keys, page by page.
 
-    What moves from one to the other meanwhile may be missed or seen twice; neither does harm, since
-    all that follows is a merge of what is true somewhere.
+    What moves from one to the other meanwhile may be missed or seen twice; both are harmless, since
+    everything that follows is a merge of true states.
     """
     found: dict[bytes, WholeKey | StoreError] = {key: WholeKey({}, set()) for key in keys}
     for deleted in (False, True):

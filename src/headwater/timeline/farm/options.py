@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
 from headwater.timeline.farm.reporting import FarmReports
-from headwater.timeline.law import NO_HORIZON
+from headwater.timeline.merging import NO_HORIZON
 from headwater.timeline.naming import WRITE_ONLY
 from headwater.timeline.scores import check_score
 
@@ -100,7 +100,7 @@ class RisingHorizon:
             self._highest = check_score(horizon)
 
     def __call__(self) -> float:
-        """Return the horizon as of now; raises InvalidInput for one that is no score."""
+        """Return the horizon as of now; raises InvalidInput for one that is not a score."""
         if self._source is not None:
             self._highest = max(self._highest, check_score(self._source()))
         return self._highest

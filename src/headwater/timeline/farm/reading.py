@@ -1,7 +1,7 @@
 """How a farm reads: which clusters it asks, whose answers it waits for, and how it unites them.
 
     SendOneReadOne           one cluster, at random; no union, no repair
-    SendAllReadAll           all clusters; the union of all answers by the merge law
+    SendAllReadAll           all clusters; the union of all answers by the merge rule
     SendAllReadFirstLinger   all clusters; the first answer for each key, while the others are
                              awaited in the background and compared
     SendVarReadFirstLinger   the same for up to ``read_rate`` keys a second; beyond that one
@@ -33,7 +33,7 @@ from headwater.timeline.farm.disputes import Answers, Disputes, Failures, verdic
 from headwater.timeline.farm.options import FarmOptions
 from headwater.timeline.farm.repairing import Bucket, Repairer
 from headwater.timeline.farm.writing import Background
-from headwater.timeline.law import NO_HORIZON, State
+from headwater.timeline.merging import NO_HORIZON, State
 from headwater.timeline.records import Columns, Key, Member
 
 
@@ -177,7 +177,7 @@ class Reader:
 
 Strategy: TypeAlias = Callable[[Reader, SelectQuery], Awaitable[Answer]]
 
-# All read strategies: what checks options, tests and the documentation goes by this.
+# All read strategies; checks of options, tests and the documentation use this list.
 READ_STRATEGIES: Final[Mapping[str, Strategy]] = {
     "SendOneReadOne": Reader.send_one_read_one,
     "SendAllReadAll": Reader.send_all_read_all,
@@ -277,7 +277,7 @@ async def read_scores(
     asked: dict[tuple[Key, Member], tuple[bytes, bytes]],
     horizon: float,
 ) -> dict[tuple[Key, Member], State | None]:
-    """Return the newest operation on each member, by the merge law; raises AllReplicasFailed."""
+    """Return the newest operation on each member, by the merge rule; raises AllReplicasFailed."""
     members: dict[bytes, list[bytes]] = {}
     for key, member in dict.fromkeys(asked.values()):
         members.setdefault(key, []).append(member)

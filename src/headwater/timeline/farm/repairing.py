@@ -187,7 +187,7 @@ class Repairer:
 
 RepairStrategy: TypeAlias = Callable[[Repairer, int], int]
 
-# All repair strategies, each of which says how many of n repairs are granted.
+# All repair strategies; each returns how many of n repairs are granted.
 REPAIR_STRATEGIES: Final[Mapping[str, RepairStrategy]] = {
     "AllRepairs": Repairer.all_repairs,
     "NoRepairs": Repairer.no_repairs,

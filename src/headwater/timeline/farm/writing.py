@@ -33,7 +33,7 @@ class Background:
         return task
 
     async def finish(self) -> None:
-        """Wait until no task is under way."""
+        """Wait until no task is running."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -1,9 +1,9 @@
 --[[
-  hw_timeline_layout: tell an instance how its farm lies. A layout with a higher epoch takes the place
-  of the one before; any other is left as it is, so that a repeat, or a latecomer, changes nothing.
+  hw_timeline_layout: store the layout of a farm on an instance. A layout with a higher epoch replaces the
+  stored one; any other changes nothing, so a repeat or a late call is harmless.
   KEYS   1 the layout
-  ARGV   1 epoch, from 1 on   2 phase: copying, switching or settled   3 the farm as it was
-         4 the farm as it will be, or is
+  ARGV   1 epoch, from 1 on   2 phase: copying, switching or settled   3 the old farm
+         4 the new farm
   Reply  { epoch, phase, old, new }, as they are then
 ]]
 redis.register_function('hw_timeline_layout', function(keys, args)

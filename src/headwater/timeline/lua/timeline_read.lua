@@ -1,9 +1,9 @@
 --[[
-  hw_timeline_select: a page of each of some sets, newest first; equal scores by member, descending.
-  A page begins behind the start and ends before the stop, which need not be elements of the set. Only
+  hw_timeline_select: get a page of each of some sets, newest first; equal scores by member, descending.
+  A page begins after the start and ends before the stop, which need not be elements of the set. Only
   the newest elements of a set are in any page.
   KEYS   K+ of each timeline to select from, K- for its tombstones; then the layout
-  ARGV   1 how many to pass over   2 how many at most   3 score of the start, '' for none
+  ARGV   1 how many to skip   2 how many at most   3 score of the start, '' for none
          4 its member   5 score of the stop, '' for none   6 its member
          7 how many elements of a set are in any page   8 epoch of the layout
   Reply  for each set { member, score, ... }
@@ -30,7 +30,7 @@ redis.register_function{
 }
 
 --[[
-  hw_timeline_score: what is known of members: the score of their newest operation, and its kind.
+  hw_timeline_score: get the state of members: the score of their newest operation, and its kind.
   KEYS   1 K+   2 K-   3 the next K+   ...   then the layout
   ARGV   1 how many elements a key keeps   2.. for each key: how many members, then the members; then the
          epoch of the layout

@@ -1,5 +1,5 @@
 --[[
-  Apply some operations of one kind to a key: args[first] to args[last] are score, member, ... `own`
+  Applies operations of one kind to a key: args[first] to args[last] are score, member, ... `own`
   is the set of that kind, `other` the opposite one. Adds to tally: applied, unchanged, rejected.
 ]]
 function timeline.apply(own, other, args, first, last, is_delete, floor, horizon, tally)
@@ -22,7 +22,7 @@ function timeline.apply(own, other, args, first, last, is_delete, floor, horizon
     end
   end
   if #old > 0 then
-    -- What is kept is above the floor, so a member that is there has a higher score.
+    -- Everything kept is above the floor, so an existing member has a higher score.
     for _, known in ipairs(redis.call('ZMSCORE', own, unpack(old))) do
       if not known then rejected = rejected + 1 end
     end
@@ -34,7 +34,7 @@ function timeline.apply(own, other, args, first, last, is_delete, floor, horizon
 end
 
 --[[
-  Apply inserts and deletes to a key of some size: args[at] on are score, member of each insert, then
+  Applies inserts and deletes to a key of a given size: args[at] on are score, member of each insert, then
   of each delete. The key is not trimmed yet.
 ]]
 function timeline.merge(adds, deletes, size, inserts, removals, args, at, most, horizon, tally)
@@ -52,18 +52,18 @@ function timeline.merge(adds, deletes, size, inserts, removals, args, at, most, 
 end
 
 --[[
-  hw_timeline_write: merge operations into timelines, inserts and deletes alike; a repair is no
-  other thing. What a score below the horizon has is forgotten first, and such operations are
-  rejected; so are those that are older than all that a full key keeps. A repeat changes nothing, and
-  completes what a call that failed has left. A call removes 1000 elements beside one for each
-  operation at most; a key that has more to remove shows it until a later call goes on.
+  hw_timeline_write: merge operations into timelines: inserts, deletes and repairs.
+  Elements with a score below the horizon are removed first, and operations below it are rejected; so are
+  operations that are older than everything that a full key keeps. A repeat changes nothing, and completes
+  what a failed call has left. A call removes at most 1000 elements plus one for each operation; a key that has
+  more to remove shows them until a later call continues.
   KEYS   1 K+   2 K-   3 the next K+   ...   then the layout
-  ARGV   1 how many elements a key keeps, deleted ones counted   2 horizon, '' for none
+  ARGV   1 how many elements a key keeps, including deleted ones   2 horizon, '' for none
          3.. for each key: how many inserts, how many deletes, then score, member of each insert, then
          of each delete; then the epoch of the layout
   Reply  { applied, unchanged, rejected, trimmed, forgotten }: the first three count operations, the
-         others elements that went: over the size, below the horizon
-  Cost   O(operations · log size), and O(log size) for each element that goes
+         others removed elements: over the size, below the horizon
+  Cost   O(operations · log size), and O(log size) for each element that is removed
 ]]
 redis.register_function('hw_timeline_write', function(keys, args)
   local most, horizon_score = tonumber(args[1]), args[2]
@@ -84,7 +84,7 @@ redis.register_function('hw_timeline_write', function(keys, args)
     local inserted, deleted = redis.call('ZCARD', adds), redis.call('ZCARD', deletes)
     local room = inserted + inserts <= most and 0 < inserts and inserts <= timeline.PAIRS
     if room and deleted == 0 and removals == 0 and not horizon then
-      -- Nothing to lose against: the server's own rule, a higher score wins, is all of the law.
+      -- There are no tombstones: the server's own comparison, a higher score wins, is the whole rule.
       local changed = redis.call('ZADD', adds, 'GT', 'CH', unpack(args, at, at + 2 * inserts - 1))
       tally[1], tally[2] = tally[1] + changed, tally[2] + inserts - changed
     else

@@ -1,8 +1,8 @@
 """One server of a cluster, called with short timeouts: a farm has others that can answer.
 
 It is connected with its first use, so that a farm opens although servers are down. A call that gets
-no answer within ``timeout_ms`` fails. For a short while after a failure calls fail at once, but for
-one that retries: a dead server costs a farm one slow call now and then, not each of them.
+no answer within ``timeout_ms`` fails. For a short while after a failure calls fail at once, except
+one that retries: a dead server costs a farm one slow call from time to time, not each of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headwater.store.faults import Refusal
 from headwater.store.url import resolve
 from headwater.timeline.naming import instance_url
 
-# Enough to replace a connection that broke, when the server serves again; no more.
+# Enough to replace a broken connection once the server is back; no more.
 PATIENCE_S: Final = 0.02
 REST_S: Final = 0.25
 
@@ -115,7 +115,7 @@ class Instance:
     async def _attempt(self, work: Callable[[AsyncStore], Awaitable[Any]]) -> Any:
         now = self._clock()
         if now < self._rests_until:
-            raise StoreUnreachable(self.where, "it did not serve a moment ago")
+            raise StoreUnreachable(self.where, "it was not available a moment ago")
         if self._rests_until:
             # One call retries; the others fail until it is over.
             self._rests_until = now + self._timeout_s

@@ -2,15 +2,15 @@
 
     1  the layout "copying" is announced to every instance, old and new. From then on all writes go
        to both
-    2  every timeline of the old clusters is compared on old and new, and copied by the merge law
+    2  every timeline of the old clusters is compared on old and new, and copied by the merge rule
     3  "switching" is announced. Reads go to the new clusters, writes still to both
     4  "settled" is announced. The old clusters are no longer used
     5  timelines are removed from instances that stay, but no longer have them
 
-Reads and writes are served all the while: a farm that calls by an old layout is refused by the
-instance, learns the new one and retries. Each step may be repeated, so when the program dies,
-another run continues; what is copied twice is the same. Nothing is lost, since a step begins only
-when every instance knows the layout of the one before it.
+Reads and writes are served during all of this: an instance refuses a farm that uses an old layout;
+the farm loads the new one and retries. Each step may be repeated, so when the program dies, another
+run continues; what is copied twice is the same. Nothing is lost, since a step begins only when
+every instance knows the layout of the one before it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Resharder:
         return ReshardResult(repaired, cleaned, left)
 
     async def abort(self) -> ReshardResult:
-        """Return to the old farm, as long as nobody reads the new one; raises as run does."""
+        """Return to the old farm, as long as the new one is not read; raises as run does."""
         layout = await self._present()
         self._state_file.read(layout)
         before = self._names()
@@ -178,11 +178,11 @@ class Resharder:
             except StoreError as error:
                 raise ReshardRefused(
                     f"the move could not be announced to an instance: {error}; nothing is lost: "
-                    "run the same reshard again when it serves"
+                    "run the same reshard again when it is available"
                 ) from error
             if any(one != layout for one in known):
                 raise ReshardRefused(
-                    "somebody else moves this farm at the same time; look at it, and run again"
+                    "another program moves this farm at the same time; check it, and run again"
                 )
         await self._old.follow()
 
@@ -241,7 +241,7 @@ def _not_copied(why: str) -> ReshardRefused:
 async def _clean_instance(roles: list[tuple[Cluster, int]]) -> int:
     """Remove from an instance what it has in none of its roles; returns how many timelines.
 
-    Nobody writes them there any more: such calls are refused.
+    No program writes them there any more: such calls are refused.
     """
     scanner, place = roles[0]
     cleaned = cursor = 0

@@ -1,4 +1,4 @@
-"""Notes of walks: who walks a farm or moves it, and how far that is, for whoever looks at the farm.
+"""Notes of walks: which process walks or moves a farm, and its progress, visible to all.
 
 A walk notes itself on the farm that it walks, in one small key of each cluster for its kind, every
 two seconds and when it ends. So its progress is seen from other processes, and what the last one
@@ -22,7 +22,7 @@ Kind: TypeAlias = Literal["walk", "move"]
 State: TypeAlias = Literal["running", "done", "stopped", "failed"]
 
 KINDS: Final[tuple[Kind, ...]] = ("walk", "move")
-# Once a walk is silent for so long, its process has ended or cannot reach the farm.
+# Once a walk is silent for that long, its process has ended or cannot reach the farm.
 SILENT_MS: Final = 30_000
 _EVERY_S: Final = 2.0
 _KEPT_S: Final = 30 * 86_400
@@ -155,7 +155,7 @@ async def read_notes(clusters: Sequence[Cluster]) -> list[WalkNote]:
 
 
 def _is_over(running: WalkNote, last: WalkNote | None) -> bool:
-    """Return whether a walk has ended since; an instance that was away has its old note still."""
+    """Return whether a walk has ended since; an instance that was down has its old note still."""
     if last is None:
         return False
     same = (running.who, running.began_ms) == (last.who, last.began_ms)

@@ -61,7 +61,7 @@ class WalkStateFile:
         return noted if noted.layout == beginning.layout else beginning
 
     def note(self, positions: WalkPositions) -> None:
-        """Write positions so that a crash leaves the old ones or the new."""
+        """Write positions atomically: a crash leaves the old ones or the new."""
         if self._path is not None:
             new = self._path.with_name(f"{self._path.name}.new")
             try:

@@ -18,7 +18,7 @@ from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.walker.positions import END, ScanPosition, WalkPositions
 
 STEP: Final = 500
-# Keys that are shuffled with each other; after a crash at most so many are walked again.
+# Keys that are shuffled with each other; after a crash at most this many are walked again.
 POOL: Final = 2000
 _ONE: Final = Window(0, 1)
 

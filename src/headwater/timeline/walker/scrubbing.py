@@ -1,4 +1,4 @@
-"""Scrubbing a farm: what of its timelines is damaged, misplaced, or not the same on all clusters.
+"""Scrubbing a farm: finds timelines that are damaged, misplaced, or differ between clusters.
 
 It changes nothing; a walk repairs what it can. It works while the farm is in use: what seems wrong
 is looked at twice more, and reported only if it was the same both times. While a farm is moved, the
@@ -21,7 +21,7 @@ from headwater.store.scrubbing import ScrubLedger, shown
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.full_repair import WholeKey, read_whole
-from headwater.timeline.law import States, behind, kept, merge
+from headwater.timeline.merging import States, behind, kept, merge
 from headwater.timeline.walker.positions import WalkPositions
 from headwater.timeline.walker.scanning import STEP, Scan
 from headwater.timeline.walker.walker import AT_ONCE
@@ -56,9 +56,9 @@ async def scrub_farm(
 ) -> ScrubReport:
     """Read every timeline on every cluster, and report what is wrong.
 
-    ``rate_mb_s`` bounds how much is read in a second; ``progress`` is called now and then; once
-    ``stop`` returns True it ends, with what it has seen. Raises StoreError when an instance cannot
-    be read: what it holds could not be compared.
+    ``rate_mb_s`` bounds how much is read in a second; ``progress`` is called from time to time;
+    once ``stop`` returns True it ends, with what it has seen. Raises StoreError when an instance
+    cannot be read: what it holds could not be compared.
     """
     await farm.follow()
     scrub = _FarmScrub(farm, ScrubPace(rate_mb_s, progress, stop, time.monotonic))
@@ -175,7 +175,7 @@ class _FarmScrub:
         return copies
 
     def _report(self, key: bytes, first: list[_Faults], second: list[_Faults]) -> None:
-        """Note what two looks found alike."""
+        """Report what two reads found alike."""
         ledger = self._of(key)
         for number, (cluster, one, two) in enumerate(
             zip(self._farm.source, first, second, strict=True), 1

@@ -70,7 +70,7 @@ def walker_name() -> str:
 class Walker:
     """Walks a farm's timelines, ``rate`` keys a second at most.
 
-    With ``state``, a file, an interrupted round continues where it was, but for up to 2000 keys
+    With ``state``, a file, an interrupted round continues where it was, except for up to 2000 keys
     that are compared again; one of another farm, or before a move, begins from the start. Timelines
     are found ``over`` some of the clusters, or over all that the farm has when a round begins. A
     round notes itself on the farm, as a walk or as part of a move; see ``notes``.

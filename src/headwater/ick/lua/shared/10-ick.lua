@@ -1,22 +1,22 @@
 --[[
-  An Ick, as redis-ick 0.1.4 lays it out, so that both work on the same one. K is the caller's own
-  key, without any prefix of ours; all three keys are named in each call.
+  An Ick, with the keys of redis-ick 0.1.4, so that both libraries can work on the same one. K is the
+  caller's own key, without a prefix of ours; each call names all three keys.
 
     K                   string  'ick.v1'
-    K/ick/{K}/pset      zset    the producer set: what is dirty
-    K/ick/{K}/cset      zset    the consumer set: what is reserved
+    K/ick/{K}/pset      zset    the producer set: dirty members
+    K/ick/{K}/cset      zset    the consumer set: reserved members
 
-  Scores travel as the server spells them and never become numbers of Lua, which would cut digits.
+  Scores are passed as the server formats them and never become Lua numbers, which would lose digits.
 ]]
 local ICK_VERSION = 'ick.v1'
--- How many members one call moves; larger requests go in steps. Lua unpacks fewer than 8000 values.
+-- How many members one call moves; larger requests take several calls. Lua unpacks fewer than 8000 values.
 local ICK_ROWS = 1000
 
 local function ick_fault(part, found)
   return nil, redis.error_reply('HW_ICK ' .. part .. ' ' .. found)
 end
 
--- What lies under a key when a command found it to be of another kind; nil when it did not.
+-- Returns the type of a key when a command found it to be of another type; nil otherwise.
 local function ick_wrong_type(reply, key)
   if type(reply) ~= 'table' or not reply.err then return nil end
   if not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply) end
@@ -24,7 +24,7 @@ local function ick_wrong_type(reply, key)
 end
 
 --[[
-  Look at an Ick before touching it: returns { exists, pset size, cset size }, or nil and the error
+  Checks an Ick before it is used: returns { exists, pset size, cset size }, or nil and the error
   HW_ICK <flag, pset or cset> <what is there instead>.
 ]]
 local function ick_look(keys)
@@ -47,8 +47,8 @@ local function ick_begin(keys, ick)
 end
 
 --[[
-  Turn member, score, member, score, ... into what ZADD takes, the last pair first: a small set is a
-  list, in which what goes to its head is put without reading the scores of the others.
+  Converts member, score, member, score, ... into arguments of ZADD, the last pair first: a small set is a
+  list, and a pair is added at its head without reading the scores of the others.
 ]]
 local function ick_swap(rows)
   local swapped, at = {}, 1
@@ -60,11 +60,11 @@ local function ick_swap(rows)
 end
 
 --[[
-  Move the lowest of one set into the other until that has `most` members, `step` of them at most. A
-  member that is there already takes the lower score and uses no place. It goes in before it goes out:
-  when a call fails in between it is in both, which is what a member is that became dirty again.
-  Returns whether there may be more to move; and member, score, ... of what is now in the other set, if
-  that is known without looking: it was empty, and one step did.
+  Moves the lowest members of one set into the other until that has `most` members, at most `step` of them.
+  A member that is there already keeps the lower score and uses no place. A member is added before it is
+  removed: if the call fails in between, it is in both sets, like a member that became dirty again.
+  Returns whether there may be more to move; and member, score, ... of the other set, if they are known
+  without another read because that set was empty and one step was enough.
 ]]
 local function ick_fold(from, into, most, step)
   local size, left, known = redis.call('ZCARD', into), step, nil
@@ -79,7 +79,7 @@ local function ick_fold(from, into, most, step)
   return size < most, known
 end
 
--- Remove members from a set, as many as there are from args[first] on; returns how many were there.
+-- Removes members from a set, all from args[first] on; returns how many were there.
 local function ick_remove(key, args, first)
   local gone = 0
   for i = first, #args, ICK_ROWS do

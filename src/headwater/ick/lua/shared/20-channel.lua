@@ -3,26 +3,26 @@
   shard, "hw:cs:{<name>/<epoch>/<shard>}". A change of the number of shards begins a new epoch, so
   the shards of two layouts never share a key.
 
-    M           hash   format, epoch, shards; while a layout is left behind: old_epoch, old_shards, and
-                       phase: 'closing' or 'moving'. phase is 'deleting' when the channel is to go
-    S           hash   format, token, holder, until: the lease; done: the token that ended with nothing
-                       left; generation; turn: places handed out, modulo FAIR; closed; added: members that
-                       were given to adds; entered: those of them that did not wait
-    S:ready     zset   member -> score: dirty, and may be handed out
-    S:since     zset   member -> the ms in which it became so
-    S:later     zset   member -> the ms before which it must not be handed out
-    S:wish      zset   member -> its score for then
+    M           hash   format, epoch, shards; during a change of layout: old_epoch, old_shards, and
+                       phase: 'closing' or 'moving'. phase is 'deleting' when the channel is being deleted
+    S           hash   format, token, holder, until: the lease; done: the token whose lease ended with nothing
+                       left; generation; turn: places given, modulo FAIR; closed; added: members given to
+                       adds; entered: those of them that were not dirty before
+    S:ready     zset   member -> score: dirty, and may be reserved
+    S:since     zset   member -> the ms in which it became dirty
+    S:later     zset   member -> the ms before which it must not be reserved
+    S:wish      zset   member -> its score from then on
     S:held      zset   member -> score: reserved by the holder
     S:made      hash   member -> the generation in which it was reserved
 
-  A member is in ready or in later, never in both, and may be in held besides: then it became dirty
+  A member is in ready or in later, never in both, and may be in held as well: then it became dirty
   again after it was reserved. Reserving it again gives it another generation, and a commit only
   removes the generation it names.
 
-  A closed shard takes nothing more. When it is empty its hash stays as a mark for a week, so that
-  whoever still believes in the old layout is refused instead of writing where nobody looks.
+  A closed shard accepts nothing more. When it is empty its hash is kept as a mark for a week, so that a
+  client that still uses the old layout is refused instead of writing where no client reads.
 ]]
--- Of so many places one goes to the member that has waited longest, whatever the scores.
+-- One of this many places goes to the member that has waited longest, whatever the scores.
 local FAIR = 8
 local DUE_STEP = 250
 local MARK_MS = 7 * 24 * 3600 * 1000
@@ -42,7 +42,7 @@ local function load_shard(S)
   }
 end
 
--- Whether a shard takes members; a look at less than load_shard.
+-- Returns whether a shard accepts members; reads less than load_shard.
 local function is_closed(S)
   local f = redis.call('HMGET', S, 'closed', 'format')
   check_format(f[2])
@@ -53,7 +53,7 @@ local function channel_size(S)
   return redis.call('ZCARD', S .. ':ready') + redis.call('ZCARD', S .. ':later')
 end
 
--- What waits for a later time among some members: score, member, ..., and those members.
+-- Returns those of some members that wait for a later time: score, member, ..., and the members.
 local function waiting_for_later(S, members)
   local rows, found = {}, {}
   local scores = redis.call('ZMSCORE', S .. ':wish', unpack(members))
@@ -81,9 +81,9 @@ local function ready_rows(S, rows, since)
 end
 
 --[[
-  Members are dirty and may be handed out at once. rows: score, member, ..., ICK_ROWS at most.
-  Who waited for a later time waits no longer, and keeps the lower score. since: when they became
-  dirty. Returns how many were new or had their score lowered.
+  Marks members as dirty; they may be reserved at once. rows: score, member, ..., ICK_ROWS at most. A member
+  that waited for a later time no longer waits and keeps the lower score. since: when they became dirty.
+  Returns how many were new or had their score lowered.
 ]]
 local function add_ready(S, rows, since)
   local found = {}
@@ -99,8 +99,8 @@ local function add_ready(S, rows, since)
 end
 
 --[[
-  Members are dirty, but must not be handed out before a time. Who may be handed out now stays so;
-  of two times the earlier holds, of two scores the lower.
+  Marks members as dirty, but not to be reserved before a time. A member that may be reserved now stays so;
+  the earlier of two times and the lower of two scores apply.
 ]]
 local function add_later(S, rows, not_before)
   local members, ready, wish, later = {}, {}, {}, {}
@@ -124,7 +124,7 @@ local function add_later(S, rows, not_before)
   return changed
 end
 
--- Let those whose time has come be handed out, a bounded number of them.
+-- Makes members whose time has come ready, a bounded number of them.
 local function ripen(S, now)
   local due = redis.call('ZRANGEBYSCORE', S .. ':later', '-inf', now, 'LIMIT', 0, DUE_STEP)
   if #due == 0 then return end
@@ -133,7 +133,7 @@ local function ripen(S, now)
   wait_no_longer(S, due)
 end
 
--- Put some of what is reserved back among the dirty; returns whether there is more.
+-- Makes some reserved members dirty again; returns whether there are more.
 local function give_back(S, now)
   local rows = redis.call('ZRANGE', S .. ':held', 0, DUE_STEP - 1, 'WITHSCORES')
   if #rows == 0 then return false end
@@ -151,7 +151,7 @@ local function end_lease_if_idle(S, token)
   redis.call('HSET', S, 'holder', '', 'until', 0, 'done', token)
 end
 
--- Whether a batch may still change its shard; nil and the error when it may not.
+-- Returns whether a batch may still change its shard; nil and the error when it may not.
 local function check_token(S, token)
   local shard = load_shard(S)
   if token == shard.token then return shard end
@@ -159,7 +159,7 @@ local function check_token(S, token)
   return nil, redis.error_reply('HW_LEASE ' .. digits(shard.token) .. ' ' .. shard.holder)
 end
 
--- The generations of members that stand at every second place of a list, from `first` on.
+-- Returns the generations of members at every second place of a list, from `first` on.
 local function made_of(S, list, first)
   local made = {}
   for i = first, #list, 2 * ICK_ROWS do
@@ -172,8 +172,8 @@ local function made_of(S, list, first)
   return made
 end
 
--- Adds rows of score, member, ... from `first` on; returns how many members did not wait, and how many
--- scores fell.
+-- Adds rows of score, member, ... from `first` on; returns how many members were not dirty before, and how
+-- many scores fell.
 local function add_rows(S, args, first, not_before, since)
   local changed, before = 0, channel_size(S)
   for i = first, #args, 2 * ICK_ROWS do

@@ -1,28 +1,28 @@
 --[[
-  Where a stream keeps what. K is the stream's key, "hw:s:{<name>}"; every other key of the stream
-  begins with K and so lies in the same slot of a cluster.
+  The keys of a stream. K is the stream's key, "hw:s:{<name>}"; every other key of the stream
+  begins with K and so is in the same slot of a cluster.
 
     K              hash    format, first, last, sealed, cold, time, created, bytes, holes, retention policy,
                            waiting: groups in which a member is blocked, each between spaces;
                            freed (30-evict.lua), replacing (17-replace.lua), history (12-history.lua)
-    K:tail         stream  what is not sealed yet (15-append.lua); entry id 0-<last offset in the entry>
+    K:tail         stream  messages that are not sealed yet (15-append.lua); entry id 0-<last offset in the entry>
     K:nodes        hash    base offset -> node (a packed batch); new -> a node that replaces others
     K:index        zset    score: last offset of a node; member: "base:count:bytes:time:newest:version"
     K:producers    zset    producer -> time of its latest write
-    K:answers      hash    what each producer was answered last
+    K:answers      hash    the latest replies to each producer
     K:readers      zset    reader outside the log -> the next offset it needs
     K:groups       zset    group -> time of its creation
     G              hash    a group: next, pending, missed, ... and one field per blocked member
     G:…            zsets   pending, due, expired, waiters, served, members, dead
-                   where G is K:g:<length of the group's name>:<group>, so that no name of a
-                   group can reach into the keys of another
+                   where G is K:g:<length of the group's name>:<group>, so that the name of a group
+                   cannot form a key of another
 
-  Offsets at or below `sealed` are in nodes, those above it in the tail. The newest entry of the
-  tail is never trimmed, even when it is sealed: a reader that blocks on the tail is then woken at
-  once when it came too late, whatever was sealed or evicted in between.
+  Offsets at or below `sealed` are in nodes, those above it in the tail. The newest entry of the tail is never
+  trimmed, even when it is sealed: a reader that begins to block on the tail too late is then woken at once,
+  whatever was sealed or evicted in between.
 ]]
--- A stream that was never written reads as an empty one. Each field costs every call, so what few
--- need is named by them, and is returned behind the stream, as it is.
+-- A stream that was never written reads as an empty one. Each field makes every call slower, so a caller
+-- names the rarely needed ones, which are returned unchanged after the stream.
 local function load_stream(K, ...)
   local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'created', 'waiting', 'format', 'era', ...)
   check_format(f[6])
@@ -41,7 +41,7 @@ local function is_waiting(stream, name)
   return stream.waiting ~= '' and string.find(stream.waiting, ' ' .. name .. ' ', 1, true) ~= nil
 end
 
--- names: of groups, each with a space behind it.
+-- names: of groups, each followed by a space.
 local function set_waiting(K, stream, names)
   stream.waiting = names == '' and '' or ' ' .. names
   if names == '' then
@@ -60,8 +60,8 @@ local function forget_waiting(K, stream, name)
   if at then set_waiting(K, stream, string.sub(stream.waiting, 2, at) .. string.sub(stream.waiting, ends + 1)) end
 end
 
--- An index member is the node's facts; all are needed together and never searched for. One that is
--- damaged raises an error with the base of its node, 0 when that cannot be read either.
+-- An index member contains the facts about a node, which are always needed together. A damaged one raises an
+-- error with the base of its node, or 0 when that cannot be read either.
 local function parse_node(member)
   local base, count, bytes, time, newest, version =
     string.match(member, '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)$')
@@ -74,18 +74,17 @@ local function parse_node(member)
   }
 end
 
--- Returns the member of the index for a node.
--- time: of every message when the node carries no times of its own.
--- newest: the latest time in this node or any before it, so that it never falls along the index.
--- The version is a checksum that ties the node's bytes to its place and time (05-checks.lua): it
--- changes with the node, and a reader can tell whether the two belong together.
+-- Returns the member of the index for a node. time: of every message when the node carries no times of its
+-- own. newest: the latest time in this node or any before it, so that it never decreases along the index. The
+-- version is a checksum of the node's bytes, place and time (05-checks.lua): it changes with the node, and a
+-- reader can check that index and node belong together.
 local function node_member(base, last, count, time, newest, blob)
   local version = NODE_VERSION + checksum(node_crc(blob), last, time, last - base + 1)
   return table.concat(
     { digits(base), digits(count), #blob, digits(time), digits(newest), digits(version) }, ':')
 end
 
--- What lies in the index between `sealed` and `last` was left there by a seal that stopped half-way.
+-- Index entries between `sealed` and `last` were left by a seal that stopped half-way.
 local function drop_unfinished_nodes(K, stream)
   if stream.sealed == stream.last then return end
   local low, high = '(' .. digits(stream.sealed), digits(stream.last)
@@ -98,8 +97,8 @@ local function drop_unfinished_nodes(K, stream)
   redis.call('ZREMRANGEBYSCORE', K .. ':index', low, high)
 end
 
--- Returns what those need to know of nodes who rewrite them: base, last, count, bytes, time, version, ...
--- found: members of the index with their scores.
+-- Returns what a client that rewrites nodes needs to know about them: base, last, count, bytes, time,
+-- version, ... found: members of the index with their scores.
 local function node_facts(found)
   local facts = {}
   for i = 1, #found, 2 do

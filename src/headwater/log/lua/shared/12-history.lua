@@ -1,18 +1,18 @@
 --[[
-  History: which of two messages with the same offset somebody has seen.
+  History: tells apart messages that had the same offset at different times.
 
-  A server that loses writes, in a failover or a crash, gives their offsets to other messages. Whoever
-  had read or written the lost ones cannot tell by offsets alone. So a stream keeps, for each server
-  process that has written it, from which offset on:
+  A server that loses writes, in a failover or a crash, gives their offsets to other messages. A client that
+  read or wrote the lost ones cannot notice this by offsets alone. So a stream keeps, for each server process
+  that has written it, the first offset that it wrote:
 
     K field history   "token:first token:first ...", in order, the first offsets growing; 16 at most
 
-  The token is a time in microseconds. A process knows the end that it left itself; when it finds another
-  one, or has not written the stream before, it adds itself. That costs a write nothing else.
+  The token is a time in microseconds. A process remembers the end that it left; when it finds another one, or
+  has not written the stream before, it adds itself. Other writes cost nothing more.
 ]]
 local HISTORIES = 16
 local KNOWN_ENDS = 10000
--- Of this server process, not of the data: the last offset that it has given of each stream.
+-- In the memory of this server process: the last offset that it has assigned in each stream.
 local known_ends, known_count = {}, 0
 
 local function note_known_end(K, last)
@@ -23,7 +23,7 @@ local function note_known_end(K, last)
   known_ends[K] = last
 end
 
--- To be called before a stream is written.
+-- Must be called before a stream is written.
 local function continue_history(K, stream)
   if stream.last == 0 or known_ends[K] == stream.last then return end
   local first, kept = stream.last + 1, {}

@@ -1,7 +1,7 @@
 --[[
-  Appending: what every way into a stream has in common.
+  Appending: what all functions that write to a stream share.
 
-  Functions do not roll back, so a call may stop between any two of its changes. The tail says what was
+  Functions do not roll back, so a call may stop between any two of its changes. The tail defines what was
   written; everything else is derived from it. An entry is one of
 
     k <tag> v <value> t <time>               one message
@@ -9,23 +9,23 @@
     n <count> t <newest time> d <node>       a packed batch
     n <count> t <time> w <newest time>       a batch that is in the nodes already
 
-  each with a checksum behind its time (05-checks.lua), and the last entry of a write carries what else must be noted with it:
+  each with a checksum after its time (05-checks.lua). The last entry of a write also carries what must be
+  stored with it:
 
-    p <producer> s <sequence:first:digest>                 the answer of a producer
+    p <producer> s <sequence:first:digest>                 the reply to a producer
     q <producer> s <state>                                 how far a publish is (16-staging.lua)
 
-  while those before it carry `m`: more belongs to them. So the entry without `m` makes the whole of a
-  write true, at once. Then the index, the answer and, as the last of all, `last` are noted. When the
-  tail goes beyond `last`, a call stopped in between: the next one finds that its entry is refused, and
-  completes what is whole or drops what is not (25-complete.lua). Readers who wait on the tail leave an
-  entry with `m` at its end alone.
+  The entries before it carry `m`, for more. So the entry without `m` commits the whole write at once. After it
+  the index, the reply and, last of all, `last` are stored. When the tail goes beyond `last`, a call stopped in
+  between: the entry of the next call is refused, and that call completes the write if it is whole, or drops it
+  if it is not (25-complete.lua). Readers that wait on the tail ignore an entry with `m` at its end.
 
   Entries of older writers have no checksum, and a batch in the nodes had only `n`.
 ]]
 local MORE = { 'm', '' }
 
--- Loads a stream that is about to be written; its first write makes it.
--- plain: no node is added to it, and nobody asks for its history.
+-- Loads a stream that is about to be written; its first write creates it. plain: no node is added, and the
+-- history is not needed.
 local function open_stream(K, plain)
   local stream, time, cold, bytes, history
   if plain then
@@ -44,8 +44,7 @@ local function open_stream(K, plain)
   return stream
 end
 
--- Returns false when an entry was refused because the tail goes beyond what is noted as the end of the
--- stream; any other refusal is raised.
+-- Returns false when an entry was refused because the tail goes beyond `last`; any other refusal is raised.
 local function was_added(reply)
   if type(reply) ~= 'table' then return true end
   if string.find(reply.err, 'equal or smaller', 1, true) then return false end
@@ -87,7 +86,7 @@ local function tail_is_ahead(K, stream)
   return newest and offset_of(newest) > stream.last
 end
 
--- Notes that a node is in its place; it is indexed by note_end.
+-- Adds a node that is in its place to the index; note_end stores it.
 local function index_node(stream, base, last, count, time, blob)
   stream.index, stream.added = stream.index or {}, (stream.added or 0) + #blob
   local n = #stream.index
@@ -96,8 +95,8 @@ local function index_node(stream, base, last, count, time, blob)
   stream.sealed = last
 end
 
--- A batch that fills a node goes straight to the nodes when everything before it is there; its entry
--- in the tail wakes blocked readers. Returns false as add_entry does; nothing is changed then.
+-- A batch that fills a node goes straight to the nodes when everything before it is there; its entry in the
+-- tail wakes blocked readers. Returns false as add_entry does; then nothing is changed.
 local function append_packed(K, stream, now, count, time, newest, fit, blob, mark)
   local base, last = stream.last + 1, stream.last + count
   if has_headers(blob) then note_headers(K) end
@@ -105,7 +104,7 @@ local function append_packed(K, stream, now, count, time, newest, fit, blob, mar
   stream.time = math.max(stream.time, newest)
   local id = '0-' .. digits(last)
   if fit and stream.sealed == stream.last then
-    -- A node must not take the place of one that nobody has noted yet.
+    -- A node must not overwrite one of a write that stopped half-way.
     if redis.call('HSETNX', K .. ':nodes', base, blob) == 0 then
       if tail_is_ahead(K, stream) then return false end
       redis.call('HSET', K .. ':nodes', base, blob)
@@ -124,7 +123,7 @@ local function append_packed(K, stream, now, count, time, newest, fit, blob, mar
   return true
 end
 
--- Notes where the stream ends; from here on everybody sees what was appended.
+-- Stores the end of the stream; from here on all clients see what was appended.
 local function note_end(K, stream)
   if not stream.index then
     redis.call('HSET', K, 'last', stream.last, 'time', stream.time)

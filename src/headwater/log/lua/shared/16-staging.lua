@@ -1,5 +1,5 @@
 --[[
-  Staging: batches that lie beside a stream and are not in it yet, until somebody publishes them.
+  Staging: batches that are stored beside a stream and are not part of it until they are published.
 
     K:staged:<name>         hash   n: how many nodes; i -> node; f<i> -> "count:time:newest:fit";
                                    bytes: of all nodes; begun: they belong to a publish. Expires by
@@ -7,14 +7,14 @@
     K:stagings              zset   name -> the ms in which it expires, +inf once it is begun: where to
                                    look for stagings. A name may be left of one that is gone.
     K:publishing            hash   producer -> "sequence:first:last:index:time:left:begun" of its
-                                   unfinished publish: the offsets so far, which node of the staging
-                                   in front is next, when the last step was, how many stagings are
+                                   unfinished publish: the offsets so far, the next node of the first
+                                   staging, the time of the last step, how many stagings are
                                    left, and whether all of them are marked as begun
     K:publish:<producer>    list   names of the stagings that it has still to move, in order
 
-  A publish begins with its state, which notes what belongs to it; from then on it goes on in steps
-  that anybody may make, until all of it is in the stream. A step is a write, whose last entry carries
-  the state after it; what it leaves in the list and in the stagings is dropped by the next one.
+  A publish begins with its state, which names what belongs to it. From then on it continues in steps, which
+  any client may do, until all of it is in the stream. A step is a write whose last entry carries the state
+  after it; the next step drops what it leaves in the list and in the stagings.
 ]]
 local function staged_key(K, name)
   return K .. ':staged:' .. name
@@ -31,24 +31,31 @@ function stagings.key(K)
   return K .. ':stagings'
 end
 
+-- Returns when the last of the stagings expires, 'inf' for never; nil without any.
+function stagings.last(K)
+  return redis.call('ZRANGE', stagings.key(K), -1, -1, 'WITHSCORES')[2]
+end
+
 -- The list expires with the last of the stagings, unless one of them does not.
-function stagings.limit(K, now)
-  local key = stagings.key(K)
-  local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+function stagings.limit(K, now, last)
   if last and last ~= 'inf' then
-    redis.call('PEXPIRE', key, digits(math.max(tonumber(last) - now, 1)))
+    redis.call('PEXPIRE', stagings.key(K), digits(math.max(tonumber(last) - now, 1)))
   end
 end
 
--- Lists a staging that lasts for some ms from now on, before it is made, and forgets what has expired.
+-- Lists a staging that lasts for some ms from now on, before it is created, and forgets those that have
+-- expired.
 function stagings.list(K, name, keep_ms)
   local key, now = stagings.key(K), server_ms()
+  local expires = now + tonumber(keep_ms)
   redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. digits(now))
-  redis.call('ZADD', key, digits(now + tonumber(keep_ms)), name)
-  stagings.limit(K, now)
+  -- The expiry is read before a name is added: the list must not be left without an expiry.
+  local last = stagings.last(K)
+  redis.call('ZADD', key, digits(expires), name)
+  stagings.limit(K, now, last == 'inf' and last or math.max(tonumber(last or 0), expires))
 end
 
--- A staging that is begun stays until it is published.
+-- A staging that belongs to a publish is kept until it is published.
 function stagings.keep(K, name)
   redis.call('ZADD', stagings.key(K), '+inf', name)
   redis.call('PERSIST', stagings.key(K))
@@ -58,11 +65,11 @@ end
 function stagings.drop(K, name)
   local gone = redis.call('UNLINK', staged_key(K, name))
   redis.call('ZREM', stagings.key(K), name)
-  stagings.limit(K, server_ms())
+  stagings.limit(K, server_ms(), stagings.last(K))
   return gone
 end
 
--- Returns how many bytes lie in the stagings whose names begin so, of the COUNTED that last longest.
+-- Returns the bytes of the stagings whose names begin with a prefix, of the COUNTED that last longest.
 function stagings.bytes(K, prefix)
   local total = 0
   for _, name in ipairs(redis.call('ZRANGE', stagings.key(K), 0 - stagings.COUNTED, -1)) do
@@ -87,13 +94,14 @@ local function drop_publish(K, producer)
   redis.call('HDEL', K .. ':publishing', producer)
 end
 
--- For the end of a stream with a few publishes: what is only staged has its own end.
+-- For the deletion of a stream with a few publishes; stagings that are not being published expire by
+-- themselves.
 local function drop_publishes(K)
   for _, producer in ipairs(redis.call('HKEYS', K .. ':publishing')) do drop_publish(K, producer) end
 end
 
--- The publishes of a stream that is deleted are none of a new one: they are put aside, and their keys
--- are freed later, STEP publishes in one call. One table, because a library has few local names.
+-- The publishes of a deleted stream do not belong to a new one: they are set aside, and their keys are freed
+-- later, STEP publishes in one call. One table, because a library has few local names.
 local deleted_publishes = { STEP = 4 }
 
 function deleted_publishes.key(K, era)
@@ -106,8 +114,8 @@ function deleted_publishes.set_aside(K, era)
   end
 end
 
--- Drops the list of a publish, and the stagings that it names if they belong to one: those of a stream
--- that was deleted, or of a publish that was done. A publish that never began has marked none.
+-- Drops the list of a publish, and the stagings that it names if they belong to a publish: to one of the
+-- deleted stream, or to one that was done. A publish that never began has marked none.
 function deleted_publishes.drop_list(K, P)
   for _, name in ipairs(redis.call('LRANGE', P, 0, -1)) do
     if redis.call('HEXISTS', staged_key(K, name), 'begun') == 1 then stagings.drop(K, name) end
@@ -119,7 +127,7 @@ end
 function deleted_publishes.drop_some(K, era)
   local publishing = deleted_publishes.key(K, era)
   for _, producer in ipairs(redis.call('HRANDFIELD', publishing, deleted_publishes.STEP)) do
-    -- In a stream of that name that is new since, the list is that of a new publish.
+    -- If a new stream has this name, the list belongs to a new publish.
     if redis.call('HEXISTS', K .. ':publishing', producer) == 0 then
       deleted_publishes.drop_list(K, publish_key(K, producer))
     end

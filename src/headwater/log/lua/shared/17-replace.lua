@@ -1,10 +1,10 @@
 --[[
-  Replacing: one node in the place of neighbours, without a moment at which a message is in neither.
+  Replacing neighbouring nodes by one node; at every moment each message is in one of them.
 
-  The new node is first put aside, as `new` in K:nodes. Then one command makes the change true: K
-  notes it as `replacing`, together with the counts as they are after it. What follows brings the
-  index and the nodes in line with the note, and may be repeated; the next call that changes nodes
-  does so. Meanwhile a reader who misses a node in the index finds it by the note.
+  The new node is first stored as `new` in K:nodes. Then one command commits the change: K records it as
+  `replacing`, together with the counts after it. After that the index and the nodes are changed to match;
+  this may be repeated, and the next call that changes nodes does so. Until then a reader that misses a node in
+  the index finds it by this record.
 
     K field replacing   "base:last:count:time:lowest:member bases", where lowest is the last offset of
                         the first old node, member is the new member of the index, its colons as

@@ -1,21 +1,21 @@
 --[[
-  Reading: gather the nodes and tail entries that hold a range of offsets.
+  Reading: collects the nodes and tail entries that hold a range of offsets.
 
-  A reply is a flat list that any client can walk:
+  A reply is a flat list:
     nodes    base, last, time, version, blob, base, last, ...
-    entries  as XRANGE gives them: id 0-<last>, then the fields (15-append.lua)
+    entries  as XRANGE returns them: id 0-<last>, then the fields (15-append.lua)
              k <tag> v <value> t <time-checksum>        one message; before it h <headers> if it has any
              n <count> t <time-checksum> d <blob>       a packed batch
   The blob is false for the node that the client said it still has.
 ]]
--- What is not sealed yet takes; a tail that only keeps its newest entry takes nothing.
+-- Returns the bytes of what is not sealed yet; 0 for a tail that only keeps its newest entry.
 local function tail_bytes(K, stream)
   if stream.last == stream.sealed then return 0 end
   return redis.call('MEMORY', 'USAGE', K .. ':tail') or 0
 end
 
--- kept: "created:base:version" of a node that the caller still has. Who is served while it is blocked
--- is named as bag.waiter: it fetches nodes by itself, so they are left where they are.
+-- kept: "created:base:version" of a node that the caller still has. bag.waiter names a blocked member that is
+-- served: it fetches nodes itself, so they are not added.
 local function new_bag(stream, limit_bytes, kept)
   return {
     nodes = {}, entries = {}, seen = {}, bytes = 0, limit = limit_bytes, kept = kept,
@@ -53,7 +53,7 @@ local function bag_entry(bag, entry)
   end
 end
 
--- Bags entries of one message each, which nobody meets twice, until the bag is full; returns how many.
+-- Adds entries of one message each, none of which is added twice, until the bag is full; returns how many.
 local function bag_singles(bag, found)
   local entries, bytes, limit = bag.entries, bag.bytes, bag.limit
   local taken, n = #found, #entries
@@ -69,11 +69,11 @@ local function bag_singles(bag, found)
   return taken
 end
 
--- Gathers from `from` until `want` messages or the offset `to` or the bag's byte limit is
--- reached, whichever is first, and at least one node or entry. Returns the last offset covered
--- (from - 1 when there is nothing) and how many messages at most lie in what is covered.
--- A node with holes counts its messages only when it is taken whole; else offsets are counted.
--- stream.newest: the entry of the last offset, when the caller has just written it.
+-- Collects from `from` until `want` messages or the offset `to` or the bag's byte limit is reached, whichever
+-- is first, but at least one node or entry. Returns the last offset covered (from - 1 when there is nothing)
+-- and the highest possible number of messages in it. A node with holes counts its messages only when it is
+-- taken whole; otherwise offsets are counted. stream.newest: the entry of the last offset, when the caller
+-- has just written it.
 local function collect(K, stream, from, to, want, bag)
   local at, got = from, 0
   to = math.min(to, stream.last)
@@ -85,7 +85,7 @@ local function collect(K, stream, from, to, want, bag)
       'LIMIT', 0, most, 'WITHSCORES'), 1
     repeat
       local node = found[place] and parse_node(found[place])
-      -- Nodes lie side by side: one that is missing is replacing others (17-replace.lua).
+      -- Nodes have no gaps between them: a missing one is replacing others (17-replace.lua).
       local missing = (not node or node.base > at) and replacing_node(K, at)
       if missing then
         node = missing

@@ -1,9 +1,10 @@
 --[[
-  Completing: what a call left that stopped half-way. One that replaced nodes is finished
-  (17-replace.lua). When it was a write or a publish, the tail goes beyond `last` (15-append.lua): a write whose last entry is there is whole, and what it did not note is noted now; of
-  any other its entries are dropped, and it was never there.
+  Completing what an earlier call left when it stopped half-way. A replacement of nodes is finished
+  (17-replace.lua). If a write or a publish stopped, the tail goes beyond `last` (15-append.lua): if its last
+  entry is there, the write is whole, and what is missing is stored now; otherwise its entries are dropped, as
+  if it had never happened.
 ]]
--- The server takes no entry with the id of one that was deleted, so the tail is made anew without them.
+-- The server refuses an entry with the id of a deleted one, so the tail is copied without these entries.
 local function drop_unfinished(K, stream, entries)
   local bases = {}
   for _, entry in ipairs(entries) do
@@ -38,7 +39,7 @@ local function note_mark(K, entry)
   end
 end
 
--- Completes or drops what was left; returns the stream as it is then.
+-- Completes or drops what was left; returns the stream as it is afterwards.
 local function complete_stream(K)
   finish_replace(K, redis.call('HGET', K, 'replacing'))
   local stream = load_stream(K)

@@ -1,10 +1,10 @@
 --[[
-  Eviction: offsets below `first` are gone for every reader at once; what held them is freed in
-  bounded steps, so that no call stops the server for long.
+  Eviction: offsets below `first` are gone for every reader at once; their nodes are freed in bounded
+  steps, so that no call blocks the server for long.
 
-    K field freed   nodes up to this offset are not counted in `bytes` and `holes` any more. It moves
-                    in one command with both; then they are deleted, or by the next call, if this one
-                    stops half-way.
+    K field freed   nodes up to this offset are no longer counted in `bytes` and `holes`. It moves in one
+                    command with both; then they are deleted, by this call or, if it stops half-way, by
+                    the next.
 ]]
 local EVICT_NODES = 256
 
@@ -33,8 +33,8 @@ local function load_retention(K)
   return policy
 end
 
--- The highest offset such that at least n messages lie above it. In a node with holes only the
--- number of its messages is known, not where they are: such a node stays whole.
+-- Returns the highest offset such that at least n messages are above it. In a node with holes only the number
+-- of its messages is known, not where they are: such a node is kept whole.
 local function limit_for(K, stream, n)
   local holes = tonumber(redis.call('HGET', K, 'holes') or 0)
   local left = n - (stream.last - stream.sealed)
@@ -56,8 +56,8 @@ local function limit_for(K, stream, n)
   end
 end
 
--- Returns what an eviction needs to know of a node. Where its row of the index cannot be read, the node
--- itself says it: nodes lie side by side, and one has its number of messages in its header.
+-- Returns what an eviction needs to know about a node. If its row of the index cannot be read, the node
+-- itself is used: nodes have no gaps between them, and the header of a node has its number of messages.
 -- freed: the last offset of the nodes that are gone.
 local function evicted_node(K, member, last, freed)
   local fine, node = pcall(parse_node, member)
@@ -65,7 +65,7 @@ local function evicted_node(K, member, last, freed)
   local before = redis.call('ZRANGE', K .. ':index', '(' .. digits(last), '-inf', 'BYSCORE', 'REV',
     'LIMIT', 0, 1, 'WITHSCORES')
   local base = tonumber(before[2] or freed) + 1
-  -- It was freed already, as far as it is counted: what the row says is as good as anything up to its end.
+  -- Its bytes are no longer counted: the row is good enough up to its end.
   if base > last then base = math.min(tonumber(string.match(member, '%d+') or last), last) end
   local blob = redis.call('HGET', K .. ':nodes', digits(base)) or ''
   local a, b, c, d = string.byte(blob, 5, 8)
@@ -73,11 +73,10 @@ local function evicted_node(K, member, last, freed)
   return { base = base, count = math.min(count, last - base + 1), bytes = #blob, fault = node }
 end
 
--- Evicts all offsets up to `limit`. Returns how many messages went, whether more is to be freed by
--- another call, and the node that was in the way. Holes are only found as their nodes go, so that
--- a later call may correct the count downwards. A node with holes goes whole or not at all, so
--- that the number of messages left is always known; a caller who wants to cut through it must
--- rewrite it (hw_stream_replace).
+-- Evicts all offsets up to `limit`. Returns how many messages were evicted, whether another call must free
+-- more, and the node that was in the way. Holes are only counted when their nodes are freed, so a later call
+-- may correct the count downwards. A node with holes is evicted whole or not at all, so that the number of
+-- messages left is always known; a caller that wants to cut through it must rewrite it (hw_stream_replace).
 local function evict(K, stream, limit)
   local f = redis.call('HMGET', K, 'bytes', 'holes', 'freed', 'replacing')
   finish_replace(K, f[4])
@@ -106,7 +105,7 @@ local function evict(K, stream, limit)
     local last = tonumber(dead[i + 1])
     local node = evicted_node(K, dead[i], last, counted)
     bases[#bases + 1], freed = digits(node.base), math.max(freed, last)
-    -- One above `sealed` was left by a seal that stopped half-way, and never counted.
+    -- One above `sealed` was left by a seal that stopped half-way, and was never counted.
     if last > counted and last <= stream.sealed then
       local empty = last - node.base + 1 - node.count
       bytes, holes, gone = bytes - node.bytes, holes - empty, gone - empty

@@ -1,18 +1,18 @@
 --[[
-  Who still needs what: retention stops before the slowest group and the slowest reader outside the log.
+  Positions of readers: retention stops before the slowest group and the slowest reader outside the log.
 
     K:readers    zset  reader outside the log -> the next offset it needs
-    K:seen       zset  reader outside the log -> when it was noted last
+    K:seen       zset  reader outside the log -> when it was last seen
     K:groups     zset  group -> time of its creation
-    K:positions  zset  group -> an offset that it does not need anything below of; +inf: not waited for
+    K:positions  zset  group -> an offset below which it needs nothing; +inf: retention does not wait for it
 
-  Groups move forward with every ack. That is not noted: a position here is a lower bound, which is
-  compared with the group itself when it is in the way of an eviction, a few groups in one call. What
-  moves a group back lowers its bound first. A group without a bound counts as one that needs all.
+  Groups move forward with every ack. This is not stored here: a position is a lower bound, which is compared
+  with the group itself when it is in the way of an eviction, for a few groups per call. A change that moves a
+  group back lowers its bound first. A group without a bound counts as one that needs everything.
 ]]
 local POSITION_STEPS = 32
 
--- The lowest offset that a group still needs: its first pending one, also in a box, or its next.
+-- Returns the lowest offset that a group still needs: its first pending one, also in a box, or its next.
 local function group_position(G)
   local oldest = redis.call('ZRANGE', G .. ':pending', 0, 0, 'WITHSCORES')
   if oldest[2] then return tonumber(oldest[2]) end
@@ -21,24 +21,24 @@ local function group_position(G)
   return tonumber(boxed or f[1] or nil)
 end
 
--- For whatever makes a group need an offset again that it was past.
+-- Lowers the bound of a group that needs an earlier offset again.
 local function lower_position(K, name, offset)
   redis.call('ZADD', K .. ':positions', 'LT', digits(offset), name)
 end
 
--- When somebody read in a group: the newest of its members, or of those that were forgotten.
+-- Returns the time of the last read in a group: of its most recent member, or of forgotten ones.
 local function group_seen(G)
   local newest = redis.call('ZRANGE', G .. ':members', -1, -1, 'WITHSCORES')[2]
   local f = redis.call('HMGET', G, 'seen', 'created')
   return math.max(tonumber(newest or 0), tonumber(f[1] or 0), tonumber(f[2] or 0))
 end
 
--- How long a reader may be silent until retention waits for it no longer; nil for ever.
+-- Returns how long a reader may be silent until retention no longer waits for it; nil for no limit.
 local function most_idle_ms(K)
   return tonumber(redis.call('HGET', K, 'max_idle_ms') or nil)
 end
 
--- The lowest offset up to `limit` that a reader outside the log still needs, and which reader.
+-- Returns the lowest offset up to `limit` that a reader outside the log still needs, and the reader.
 local function slowest_outside(K, limit)
   local found = redis.call('ZRANGE', K .. ':readers', '-inf', digits(limit), 'BYSCORE', 'LIMIT', 0,
     POSITION_STEPS, 'WITHSCORES')
@@ -47,7 +47,7 @@ local function slowest_outside(K, limit)
   for i = 1, #found, 2 do
     if not idle_ms then return tonumber(found[i + 1]), found[i] end
     local seen = redis.call('ZSCORE', K .. ':seen', found[i])
-    -- One that older functions noted is seen from now on.
+    -- A reader that older functions registered counts as seen now.
     if not seen then redis.call('ZADD', K .. ':seen', digits(now), found[i]) end
     if not seen or tonumber(seen) + idle_ms >= now then return tonumber(found[i + 1]), found[i] end
   end
@@ -61,7 +61,7 @@ local function add_missing_positions(K)
     'AGGREGATE', 'MAX')
 end
 
--- A group that nobody reads is waited for no longer; its next read counts what it missed.
+-- Retention no longer waits for a group that nobody reads; its next read counts what it missed.
 local function abandon_if_idle(K, name, G)
   local idle_ms = most_idle_ms(K)
   if not idle_ms or group_seen(G) + idle_ms >= server_ms() then return false end
@@ -70,8 +70,8 @@ local function abandon_if_idle(K, name, G)
   return true
 end
 
--- Returns the lowest offset up to `limit` that somebody still needs, and who; nil when nobody does.
--- The third is true when not all could be asked in one call: the offset is a lower bound then.
+-- Returns the lowest offset up to `limit` that a reader or group still needs, and which; nil when none does.
+-- The third is true when not all could be checked in one call: then the offset is a lower bound.
 local function slowest_reader(K, limit)
   local position, who = slowest_outside(K, limit)
   add_missing_positions(K)

@@ -1,39 +1,40 @@
 --[[
-  Pending messages of a group: handed out, not yet acknowledged, kept as ranges.
+  Pending messages of a group: delivered, not yet acknowledged, kept as ranges.
 
     G:pending  zset  score: start offset; member: "start:end:attempt:expire"
     G:due      zset  score: when the range must be looked at again; member: start
     G:expired  zset  score and member: start of a range that waits for the dead letters
 
   A range is found by offset or by time in O(log n), whatever the order of deadlines. `attempt` is
-  how often it was handed out; `expire` is 0 for never. Ranges never overlap.
+  how often it was delivered; `expire` is 0 for never. Ranges never overlap.
 
-  G field due: no range comes due earlier; 0 or missing when that is not known. Handing out new
-  messages then need not look for old ones.
+  G field due: no range is due earlier; 0 or missing when that is not known. If it is in the future, a delivery
+  of new messages need not look for due ones.
 
-  G field handed: what was put into boxes and is not booked yet, "waiter:time:first:last:due:expire "
+  G field handed: ranges that were put into boxes and are not booked yet, "waiter:time:first:last:due:expire "
   for each, in the order of offsets. The call that wakes a member leaves its range there, which costs
-  it nothing beyond what it writes anyway; the next call that looks at what is pending books it.
+  nothing beyond what it writes anyway; the next call that looks at pending messages books it.
 
-  A call may stop between any two of its changes, because a right was taken away or a key is damaged.
-  So each call first reads and plans, and then changes in one order, by replace_ranges and save_group:
-  deadlines of what goes, the ranges that go, the ranges that come, their deadlines, and as the last all
-  fields of G at once. G:pending alone says what is pending. A range without a deadline is due now, and
-  a deadline without a range is dropped by whoever meets it.
+  A call may stop between any two of its changes, because a right was revoked or a key is damaged. So each
+  call first reads and plans, and then changes in one order, by replace_ranges and save_group: deadlines of the
+  ranges to be removed, these ranges, the ranges to be added, their deadlines, and finally all fields of G at
+  once. G:pending alone defines what is pending. A range without a deadline is due now, and a deadline without
+  a range is dropped by the next call that finds it.
 
   G field torn: the offset from which on ranges may lack a deadline; the next call adds it.
-  G field unbooked: "start:end:attempt:expire " of ranges that a call could not add, when it had removed
-  those in whose place they come; the next call adds them. It counts only with torn.
+  G field unbooked: "start:end:attempt:expire " of ranges that a call could not add after it had removed
+  those that they replace; the next call adds them. It counts only with torn.
 ]]
 local NEVER = 0
--- When a message is due that waits for others of its tag (41-lanes.lua).
+-- The deadline of a message that waits for others of its tag (41-tag-order.lua).
 local PARKED = 9000000000000000
--- How many ranges, found or not, one call looks at; who asks for more is told where to go on.
+-- How many ranges, found or not, one call looks at; a caller that asks for more gets the place to continue
+-- from.
 local STEP_RANGES = 256
 
--- Order by tag, for groups that keep it: 41-lanes.lua.
-local lanes = {}
--- Limits, for groups that have any: 52-flights.lua, and those by tag: 53-keys.lua.
+-- Order by tag, for groups that keep it: 41-tag-order.lua.
+local tag_order = {}
+-- Limits, for groups that have any: 52-limits.lua, and those by tag: 53-limits-per-key.lua.
 local flights, per_key = {}, {}
 
 local function parse_pending(member)
@@ -48,7 +49,7 @@ local function size_of(range)
   return range.last - range.first + 1
 end
 
--- Returns a part of a range, which knows by its member what it was cut from.
+-- Returns a part of a range, which has the member of the range that it was cut from.
 local function part_of(range, first, last)
   return {
     first = first, last = last, attempt = range.attempt, expire = range.expire, due = range.due,
@@ -63,11 +64,11 @@ end
 
 -- ── Fields of a group ────────────────────────────────────────────────────────────────────────────
 
--- What was changed, as field, value, field, value, ...; the table is used again by the next group,
--- because tables that grow cost.
+-- Changed fields, as field, value, field, value, ...; the table is reused for the next group, because growing
+-- a table is slow.
 local spare = {}
 
--- Sets a field, which save_group writes; of a field that is set twice the last value counts.
+-- Sets a field, which save_group writes; if a field is set twice, the last value counts.
 local function change(group, field, value)
   group[field] = value
   local words, n = group.words, group.changed
@@ -87,14 +88,14 @@ local function save_group(G, group)
   spare = words
 end
 
--- Loads what is not loaded with every call, before anything is changed.
+-- Loads fields that are not loaded with every call, before anything is changed.
 local function load_counts(G, group)
   local f = redis.call('HMGET', G, 'missed', 'expired', 'buried', 'gaps')
   group.missed, group.expired, group.buried = tonumber(f[1] or 0), tonumber(f[2] or 0), tonumber(f[3] or 0)
   group.gaps = f[4] or ''
 end
 
--- Messages that a reader will never get: counted, and the latest such ranges kept word for word.
+-- Messages that a reader will never get are counted, and the latest such ranges are kept.
 local function record_gap(group, first, last)
   change(group, 'missed', group.missed + last - first + 1)
   local gaps = group.gaps .. digits(first) .. '-' .. digits(last) .. ' '
@@ -113,7 +114,7 @@ local function note_due(group, due)
   end
 end
 
--- Removes ranges; those that come in their place keep their deadlines. Returns how many messages.
+-- Removes ranges; the ranges that replace them keep their deadlines. Returns how many messages.
 local function remove_ranges(G, group, old, new)
   local members, dues, waiting, comes, gone = {}, {}, {}, nil, 0
   if new[1] then
@@ -125,14 +126,14 @@ local function remove_ranges(G, group, old, new)
     gone = gone + size_of(range)
     if range.waits then
       waiting[#waiting + 1] = range.start
-    -- What was parked must not stay so because its new deadline could not be set.
+    -- A parked range must not stay parked because its new deadline could not be set.
     elseif not comes or not comes[range.first] or range.due == PARKED then
       dues[#dues + 1] = range.start
     end
   end
   local removed = dues[1] and redis.pcall('ZREM', G .. ':due', unpack(dues))
   local fault = dues[1] and refused(removed)
-  -- Where nobody has looked what they wait for, those that have no deadline wait for the dead letters.
+  -- Where it was not checked what they wait for, ranges without a deadline wait for the dead letters.
   if not fault and dues[1] and removed < #dues then
     for _, start in ipairs(dues) do waiting[#waiting + 1] = start end
   end
@@ -146,7 +147,7 @@ local function remove_ranges(G, group, old, new)
   return gone
 end
 
--- Adds a range that was never handed out before, and its deadline.
+-- Adds a range that was never delivered before, and its deadline.
 local function add_range(G, group, first, last, due, expire)
   local start = digits(first)
   local member = start .. ':' .. digits(last) .. ':1:' .. (expire == NEVER and '0' or digits(expire))
@@ -156,7 +157,7 @@ local function add_range(G, group, first, last, due, expire)
   if refused(redis.pcall('ZADD', G .. ':due', due, start)) then change(group, 'torn', 1) end
 end
 
--- Notes ranges that cannot be added now, for the next call; words: start, member, start, member, ...
+-- Records ranges that cannot be added now, for the next call; words: start, member, start, member, ...
 local function note_unbooked(G, group, words, pending)
   local text = redis.call('HGET', G, 'unbooked') or ''
   for i = 2, #words, 2 do text = text .. words[i] .. ' ' end
@@ -166,14 +167,13 @@ local function note_unbooked(G, group, words, pending)
   save_group(G, group)
 end
 
--- Puts ranges in the place of others; either list may be empty. When it raises, nothing has changed but
--- deadlines, which the next call restores; or what comes is noted, and the next call adds it. The caller
--- saves the group.
--- old: with their members; new: with `due`, or with `waits` when they wait for the dead letters.
+-- Replaces ranges by others; either list may be empty. When it raises, only deadlines have changed, which the
+-- next call restores; or the new ranges are recorded, and the next call adds them. The caller saves the
+-- group. old: with their members; new: with `due`, or with `waits` when they wait for the dead letters.
 local function replace_ranges(G, group, old, new)
   local pending, ended, landed = group.pending, nil, nil
-  if group.limits and old[1] and not group.landing then landed = lanes.ended_of(old, new) end
-  if group.ordered and old[1] and lanes.has_notes(G) then old, new, ended = lanes.move_up(G, old, new) end
+  if group.limits and old[1] and not group.landing then landed = tag_order.ended_of(old, new) end
+  if group.ordered and old[1] and tag_order.has_notes(G) then old, new, ended = tag_order.move_up(G, old, new) end
   if old[1] then pending = pending - remove_ranges(G, group, old, new) end
   if new[1] then
     local members, dues, waiting, soonest = {}, {}, {}, math.huge
@@ -204,7 +204,7 @@ local function replace_ranges(G, group, old, new)
     end
   end
   if pending ~= group.pending then change(group, 'pending', pending) end
-  if ended then lanes.forget(G, ended) end
+  if ended then tag_order.forget(G, ended) end
   if landed then flights.land(G, group, landed, true) end
 end
 
@@ -214,7 +214,7 @@ local function set_deadlines(G, group, words)
   redis.call('ZADD', G .. ':due', unpack(words))
 end
 
--- Looks when ranges are due, and which of them wait for the dead letters.
+-- Loads the deadlines of ranges, and which of them wait for the dead letters.
 local function load_deadlines(G, ranges)
   local starts = {}
   for i, range in ipairs(ranges) do starts[i] = range.start end
@@ -224,13 +224,13 @@ local function load_deadlines(G, ranges)
   end
 end
 
--- Returns the ranges that touch first..last, `room` at most, and where to go on when there are more.
--- ending: these offsets end, so that deadlines are only needed of a range that reaches beyond them.
+-- Returns the ranges that touch first..last, `room` at most, and where to continue when there are more.
+-- ending: these offsets end, so deadlines are only needed for a range that reaches beyond them.
 local function find_ranges(G, first, last, room, ending)
   local found = {}
   local more = redis.call('ZRANGE', G .. ':pending', first, last, 'BYSCORE', 'LIMIT', 0, room)
   for i, member in ipairs(more) do found[i] = parse_pending(member) end
-  -- Ranges never overlap: where one begins, none reaches in from before.
+  -- Ranges never overlap: if one begins here, no earlier one reaches here.
   if not found[1] or found[1].first > first then
     local before = redis.call('ZRANGE', G .. ':pending', '(' .. digits(first), '-inf', 'BYSCORE',
       'REV', 'LIMIT', 0, 1)
@@ -243,12 +243,11 @@ local function find_ranges(G, first, last, room, ending)
   return found, #more == room and final < last and final + 1
 end
 
--- Cuts the offsets in args out of what is pending; args are first, last, first, last, ... from a place on.
--- Returns the ranges that go, what is left of them, the parts in between (none when they are `ending`),
--- and the offset to go on from or -1. They ascend, so that an offset may lie in what the one before it
--- left.
+-- Cuts the offsets in args out of the pending ranges; args are first, last, first, last, ... from a place on.
+-- Returns the ranges to remove, what is left of them, the parts in between (none when they are `ending`), and
+-- the offset to continue from or -1. They ascend, so an offset may be in what the one before it left.
 local function plan_cuts(G, args, from, ending)
-  -- What is not ended needs another deadline, which takes as long again.
+  -- Offsets that do not end need another deadline, which doubles the work.
   local old, rest, parts, room = {}, {}, {}, ending and STEP_RANGES or STEP_RANGES / 2
   local done, left, lowest = 0, nil, 0
   for i = from, #args, 2 do
@@ -264,7 +263,7 @@ local function plan_cuts(G, args, from, ending)
     if at <= last then
       local found
       found, place = find_ranges(G, at, last, room, ending)
-      -- A look takes longer than a range that it finds.
+      -- A look-up takes longer than a range that it finds.
       room = room - math.max(#found, 1) - 1
       for _, range in ipairs(found) do
         old[#old + 1], ranges[#ranges + 1] = range, range
@@ -286,13 +285,14 @@ local function plan_cuts(G, args, from, ending)
   return old, rest, parts, -1
 end
 
--- Ends what is pending of the offsets in args. Returns how many messages that were, and the offset to go
--- on from or -1.
+-- Ends the pending messages among the offsets in args. Returns how many messages they were, and the offset to
+-- continue from or -1.
 local function end_ranges(G, group, args, from)
   local before, left = group.pending, -1
-  if per_key.counted(group) or group.ordered and lanes.has_notes(G) then args, from, left = lanes.first_of(args, from) end
+  if per_key.counted(group) or group.ordered and tag_order.has_notes(G) then args, from, left = tag_order.first_of(args, from) end
   local old, rest, _, going_on = plan_cuts(G, args, from, true)
-  -- What was done before is in flight no more, either: a call may have stopped before it could note that.
+  -- Messages that were done before are not in flight either: an earlier call may have stopped before it
+  -- recorded that.
   group.landing = true
   if old[1] then replace_ranges(G, group, old, rest) end
   group.landing = nil

@@ -1,8 +1,8 @@
 --[[
-  Opening a group: every call that changes one first completes what an earlier call left.
+  Opening a group: every call that changes a group first completes what an earlier call left.
 ]]
--- Returns nil when there is no such group; one of an earlier stream of this name is none.
--- wish: what a waiter asked for, when the caller names its field, "w:<waiter>".
+-- Returns nil when there is no such group, or only one of an earlier stream of this name. wish: what a waiter
+-- asked for, when the caller names its field, "w:<waiter>".
 local function load_group(G, stream, ...)
   local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead_letters', 'due', 'handed',
     'era', 'torn', 'seeking', 'burying', 'abandoned', 'format', 'ordered', 'unnoted', 'limits', 'bucket', ...)
@@ -15,13 +15,13 @@ local function load_group(G, stream, ...)
     ordered = f[13] == '1', unnoted = to_number(f[14] or 0), limits = limits.of(f[15]),
     bucket = to_number(f[16] or 0), changed = 0,
   }
-  -- Whether messages are handed out when clients have noted their tags.
+  -- Messages are delivered only after clients have noted their tags.
   group.noted = group.ordered or per_key.counted(group)
   return group
 end
 
--- Makes pending ranges of what lies in boxes, and notes whose boxes these are. They are counted
--- already; repeated when it stopped half-way.
+-- Makes pending ranges of the claims in boxes, and records whose boxes these are. They are counted already;
+-- this is repeated if it stopped half-way.
 local function book_group(G, group)
   if group.handed == '' then return end
   local served = {}
@@ -34,7 +34,7 @@ local function book_group(G, group)
   change(group, 'handed', '')
 end
 
--- Gives a deadline to ranges that have none: a call stopped before it could.
+-- Gives a deadline to ranges that have none because a call stopped half-way.
 local function add_deadlines(G, group)
   local found = redis.call('ZRANGE', G .. ':pending', digits(group.torn), '+inf', 'BYSCORE',
     'LIMIT', 0, STEP_RANGES)
@@ -67,7 +67,7 @@ local function book_unbooked(G, group)
   change(group, 'unbooked', '')
 end
 
--- All that was pending is forgotten, and the group stands at the offset that it seeks.
+-- Everything pending is forgotten, and the group is at the offset that it seeks.
 local function finish_seek(G, group)
   redis.call('UNLINK', G .. ':pending', G .. ':due', G .. ':expired', G .. ':failing', G .. ':before',
     G .. ':after', G .. ':tails', G .. ':flying', G .. ':tags', G .. ':keys', G .. ':kept')
@@ -77,8 +77,8 @@ local function finish_seek(G, group)
   save_group(G, group)
 end
 
--- Opens a group for a call that changes it, and completes what an earlier one left; returns nil when
--- there is no such group.
+-- Opens a group for a call that changes it, and completes what an earlier call left; returns nil when there
+-- is no such group.
 local function open_group(G, stream, ...)
   local group = load_group(G, stream, ...)
   if not group then return nil end

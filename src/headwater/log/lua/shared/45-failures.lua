@@ -1,13 +1,13 @@
 --[[
-  What is known of failed attempts, for whoever looks at a dead letter. None of it is needed to hand out
-  messages, so no failure here fails a call.
+  Errors of failed attempts, which are shown with dead letters. Delivery does not need them, so an error here
+  does not fail a call.
 
     G:failing  zset  score: offset; member: "offset:first delivered (ms) or nothing:error"; of messages
                      that failed and are redelivered, the 1000 newest
     G:causes   zset  the same, of messages that were given up, until they are redriven or discarded
 
   An error is "type\ntext". Entries of messages that succeeded later stay in G:failing until newer ones
-  take their place: an ack need not look for them.
+  replace them, so that an ack need not look for them.
 ]]
 local failures = { most = 1000 }
 
@@ -16,7 +16,7 @@ function failures.between(key, first, last)
   return refused(found) and {} or found
 end
 
--- Notes a failed attempt; report: its attempt, since when it was in hand (ms) or '', and its error.
+-- Records a failed attempt; report: its attempt, how long the member had it (ms) or '', and its error.
 function failures.note(G, offset, report, gives_up)
   local at = digits(offset)
   local before = failures.between(G .. ':failing', at, at)[1]
@@ -32,7 +32,7 @@ function failures.trim(G)
   redis.pcall('ZREMRANGEBYRANK', G .. ':failing', 0, -1 - failures.most)
 end
 
--- Messages became dead letters: what is known of their failures is kept with them.
+-- Messages became dead letters: their errors are kept with them.
 function failures.keep(G, first, last)
   local known = failures.between(G .. ':failing', digits(first), digits(last))
   if not known[1] then return end
@@ -47,12 +47,12 @@ function failures.keep(G, first, last)
   redis.pcall('ZREM', G .. ':failing', unpack(known))
 end
 
--- Forgets why messages were given up; one that died twice has one entry for both of its letters.
+-- Forgets why messages were given up; one that became a dead letter twice has one entry for both letters.
 function failures.forget_causes(G, first, last)
   redis.pcall('ZREMRANGEBYSCORE', G .. ':causes', digits(first), digits(last))
 end
 
--- Forgets failures of messages that are as if they had never been tried.
+-- Forgets failures of messages that count as never tried.
 function failures.forget(G, first, last)
   redis.pcall('ZREMRANGEBYSCORE', G .. ':failing', digits(first), digits(last))
   failures.forget_causes(G, first, last)

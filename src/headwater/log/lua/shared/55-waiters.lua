@@ -2,12 +2,12 @@
   Blocked members of a group.
 
   A member that finds nothing registers as a waiter and blocks on a list of its own, its box. The
-  call that makes messages available hands them to the waiter that has waited longest, in the same
-  atomic step, and puts the claim in its box; the server then wakes it. What lies in a box was
-  never seen by anyone: when its owner dies, it is taken back and handed to somebody else.
+  call that makes messages available delivers them to the waiter that has waited longest, in the same
+  atomic step, and puts the claim in its box; the server then wakes it. No member has seen what is in a
+  box: if its owner dies, it is taken back and delivered to another member.
 
-    G:waiters        zset  who waits; score: its turn
-    G:served         zset  who may have something in its box; score: since when
+    G:waiters        zset  waiters; score: turn
+    G:served         zset  waiters that may have messages in their box; score: since when
     G field w:<waiter>     "until:count:retry:expire:number of its read"
     G:box:<waiter>   list  "<r|n>first:last:attempt,...\n[time-checksum:tag length\n<tag><value>]" or "poke";
                            with headers "time-checksum:tag length:headers length\n<tag><headers><value>"
@@ -15,21 +15,21 @@
 local WAITER_GRACE_MS = 1000
 local BOX_GRACE_MS = 2000
 local INLINE_BYTES = 4096
--- How many waiters one call looks at; the rest are served by those that follow.
+-- How many waiters one call looks at; later calls serve the rest.
 local SERVE_WAITERS = 64
 
 local function box_key(G, waiter)
   return G .. ':box:' .. waiter
 end
 
--- Returns 1 when it was known.
+-- Returns 1 when the waiter was registered.
 local function forget_waiter(G, waiter)
   redis.call('ZREM', G .. ':waiters', waiter)
   redis.call('ZREM', G .. ':served', waiter)
   return redis.call('HDEL', G, 'w:' .. waiter)
 end
 
--- A claim as text; a lone small message travels with it, which saves its reader a round trip.
+-- Returns a claim as text; a lone small message is included, which saves its reader a round trip.
 local function claim_text(claims, retry, bag)
   local parts = {}
   for i = 1, #claims, 3 do
@@ -52,7 +52,7 @@ local function claim_text(claims, retry, bag)
   return text
 end
 
--- Takes back claims that nobody has seen, as if they had never been handed out.
+-- Takes back claims that no member has seen, as if they had never been delivered.
 local function return_claims(K, name, group, claims, retry, now)
   local G = group_key(K, name)
   book_group(G, group)
@@ -62,7 +62,8 @@ local function return_claims(K, name, group, claims, retry, now)
       local found = find_ranges(G, first, last, STEP_RANGES)
       local old, new = {}, {}
       for _, range in ipairs(found) do
-        -- It may have come due since, and be in other hands by now: then it is theirs.
+        -- It may have become due since and be with another member by now: then it belongs to that
+        -- one.
         if range.attempt == attempt and range.first >= first and range.last <= last and not range.waits then
           local back = part_of(range, range.first, range.last)
           back.attempt, back.due = attempt - 1, now
@@ -80,13 +81,13 @@ local function return_claims(K, name, group, claims, retry, now)
   save_group(G, group)
 end
 
--- Takes the first in line out of it; who is not served then is put back in its place.
+-- Takes the first waiter out of the line; if it is not served, the caller puts it back in its place.
 local function next_in_line(G)
   local found = redis.call('ZPOPMIN', G .. ':waiters')
   return found[1], found[2]
 end
 
--- Wakes a waiter before its time when something comes due earlier than it planned to look.
+-- Wakes a waiter early when a message becomes due before the waiter planned to look again.
 local function poke(G, stream, group, now, waiter, ends, wants)
   local due = flights.next_look(G, stream, group, now)
   if due and tonumber(due) < ends then
@@ -95,8 +96,8 @@ local function poke(G, stream, group, now, waiter, ends, wants)
   end
 end
 
--- Forgets waiters whose time is over, of up to SERVE_WAITERS from a place in the line on. Those that
--- died leave nobody else to do so, and live ones may stand before them.
+-- Forgets waiters whose time is over, of up to SERVE_WAITERS from a place in the line on. No other call
+-- removes waiters that died behind live ones.
 local function forget_expired_waiters(G, now, place)
   local waiters = redis.call('ZRANGE', G .. ':waiters', place, place + SERVE_WAITERS - 1)
   if #waiters == 0 then return end
@@ -108,7 +109,7 @@ local function forget_expired_waiters(G, now, place)
   end
 end
 
--- Hands messages to one waiter. Returns 'served', 'last' when there is nothing left for others, or
+-- Delivers messages to one waiter. Returns 'served', 'last' when there is nothing left for others, or
 -- 'nothing' when there was none for it.
 local function serve_waiter(K, name, stream, group, now, waiter, wish)
   local G = group_key(K, name)
@@ -121,7 +122,7 @@ local function serve_waiter(K, name, stream, group, now, waiter, wish)
     book_group(G, group)
     save_group(G, group)
     poke(G, stream, group, now, waiter, tonumber(ends), string.match(wish, '^%d+(.*)$'))
-    if not group.look and lanes.unknown(G, stream, group) > 0 and redis.call('LLEN', box_key(G, waiter)) == 0 then
+    if not group.look and tag_order.unknown(G, stream, group) > 0 and redis.call('LLEN', box_key(G, waiter)) == 0 then
       redis.call('RPUSH', box_key(G, waiter), 'poke')
     end
     return 'nothing'
@@ -136,9 +137,9 @@ local function serve_waiter(K, name, stream, group, now, waiter, wish)
   return more and 'served' or 'last'
 end
 
--- Serves the blocked members of one group in turn, as long as there is something to hand out.
--- Returns how many of `room` waiters were not looked at, a group without any counting as one; and
--- whether nobody waits any more, which the caller notes.
+-- Serves the blocked members of one group in turn, as long as there is something to deliver. Returns how many
+-- of `room` waiters are left to look at, where a group without waiters counts as one; and whether no member
+-- waits any more, which the caller records.
 local function serve_group(K, name, stream, now, room)
   local G = group_key(K, name)
   local waiter, turn = next_in_line(G)
@@ -173,7 +174,7 @@ local function serve(K, name, stream, now)
   if nobody then afterwards(forget_waiting, K, stream, name) end
 end
 
--- Groups that are not reached in one call are the first that the next one serves.
+-- Groups that are not reached in one call are served first by the next one.
 local function serve_all(K, stream, now)
   if stream.waiting == '' then return end
   local room, behind, kept, forgotten = SERVE_WAITERS, 1, {}, false
@@ -189,7 +190,7 @@ local function serve_all(K, stream, now)
   end
 end
 
--- Takes back what lies unseen in a box, as if it had never been handed out; returns 1 when there was one.
+-- Takes back unseen claims from a box, as if they had never been delivered; returns 1 when there was a box.
 local function take_back(K, name, group, waiter, now)
   local G = group_key(K, name)
   local box = box_key(G, waiter)
@@ -204,14 +205,14 @@ local function take_back(K, name, group, waiter, now)
       found[#found + 1] = claims
     end
   end
-  -- What is taken back must not be taken back again.
+  -- The same claims must not be taken back twice.
   local boxed = redis.call('DEL', box)
   for _, claims in ipairs(found) do return_claims(K, name, group, claims, claims.mode == 'r', now) end
   forget_waiter(G, waiter)
   return boxed
 end
 
--- Looks after waiters that were served a while ago and have not come back since.
+-- Takes back the boxes of waiters that were served a while ago and have not returned since.
 local function take_back_old_boxes(K, name, group, now)
   local G = group_key(K, name)
   local oldest = redis.call('ZRANGE', G .. ':served', 0, 0, 'WITHSCORES')
@@ -220,7 +221,7 @@ local function take_back_old_boxes(K, name, group, now)
   for _, waiter in ipairs(old) do take_back(K, name, group, waiter, now) end
 end
 
--- Drops boxes with what lies in them, so many in one call; returns whether all are gone.
+-- Drops boxes with their claims, a limited number in one call; returns whether all are gone.
 local function drop_boxes(G)
   local served = redis.call('ZRANGE', G .. ':served', 0, STEP_RANGES - 1)
   for _, waiter in ipairs(served) do

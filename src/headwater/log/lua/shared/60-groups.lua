@@ -1,18 +1,18 @@
 --[[
-  The beginning and the end of a group, and of all groups of a stream that is deleted.
+  Creating and removing a group, and removing all groups of a stream that is deleted.
 
     K:deleted                   zset  eras of the stream whose keys are not all freed yet
     K:deleted:<era>             zset  names of the groups of that era
     K:deleted:<era>:publishing  hash  its publishes (16-staging.lua)
 
   A stream that is deleted with many groups or publishes gets a new era, by one field of K: groups of
-  another era are no groups of it. Their keys are freed in steps, which anybody may make.
+  another era do not belong to it. Their keys are freed in steps, which any client may do.
 ]]
--- How many groups one call frees or tidies: each may have members to serve, and stands in the list of
--- all groups in which somebody waits.
+-- How many groups one call frees or tidies: each may have members to serve, and is in the list of all groups
+-- with waiting members.
 local FREE_GROUPS = 16
 
--- A listed group that does not exist is nobody's; one that is not listed would not be waited for.
+-- A listed group that does not exist is harmless; retention would not wait for one that is not listed.
 local function create_group(K, name, stream, next_offset, now)
   local G = group_key(K, name)
   redis.call('ZADD', K .. ':groups', digits(now), name)
@@ -21,11 +21,11 @@ local function create_group(K, name, stream, next_offset, now)
     'created', digits(now), 'era', stream.era, 'start', digits(next_offset))
 end
 
--- Frees the keys of a group, of whichever era; returns nil when there are too many boxes for one call,
--- else 1 when there was a group.
+-- Frees the keys of a group of any era; returns nil when there are too many boxes for one call, otherwise 1
+-- when there was a group.
 local function free_group(K, name)
   local G = group_key(K, name)
-  -- Boxes are known by whom they were handed to; not all of that is booked.
+  -- Boxes are found by their waiters, some of which are only in the field "handed".
   for waiter in string.gmatch(redis.call('HGET', G, 'handed') or '', HANDED) do
     redis.call('DEL', box_key(G, waiter))
   end
@@ -61,7 +61,7 @@ local function free_deleted(K)
   if redis.call('EXISTS', K .. ':deleted', K .. ':groups') > 0 then
     return redis.call('EXISTS', K .. ':deleted') == 1
   end
-  -- Nothing but its era is left of a stream that nobody has written since.
+  -- Only the era is left of a stream that was not written since.
   if redis.call('HLEN', K) == 1 and stream.era ~= '' then redis.call('UNLINK', K) end
   return false
 end

@@ -1,8 +1,8 @@
 --[[
-  Since when messages wait, as far as the store knows without opening a node; see store/lua/shared/60-looks.lua.
+  How long messages have waited, as far as this is known without opening a node; see store/lua/shared/60-looks.lua.
 ]]
--- Returns the time of the first message from an offset on; of one that is sealed, of the newest up to
--- the end of its node. Returns '' when there is none.
+-- Returns the time of the first message from an offset on; for a sealed message, the newest time up to the
+-- end of its node. Returns '' when there is none.
 function looks.time_at(K, stream, offset)
   offset = math.max(offset, stream.first)
   if offset > stream.last then return '' end

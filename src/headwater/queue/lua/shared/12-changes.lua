@@ -1,5 +1,5 @@
 --[[
-  Changes of messages, each with what takes it back; and how a call on a queue begins and ends.
+  Changes of messages, each with its undo; and how a call on a queue begins and ends.
 ]]
 -- Puts a member into a sorted set; `before` is its time if it was there.
 local function put_member(key, time, member, before)
@@ -19,7 +19,7 @@ local function put_text(queue, number, text, before)
   if before then note_undo('hset', key, number, before) else note_undo('hdel', key, number) end
 end
 
--- Puts texts at the end of a list; of those that lie there for a while, so few that the call is short.
+-- Puts texts at the end of a list, a limited number in one step, so that the call is short.
 local function append_texts(key, texts)
   for i = 1, #texts, 1000 do
     local last = math.min(i + 999, #texts)
@@ -45,8 +45,11 @@ end
 local function save_queue(queue)
   if queue.last > 0 then
     if queue.now >= queue.marked + MARK_MS then set_mark(queue) end
-    local counts = pack_counts(queue)
-    if queue.priorities ~= queue.priorities_before then
+    local counts, waited = pack_counts(queue), waits.due(queue)
+    if waited then
+      redis.call('HSET', queue.key, 'counts', counts, 'priorities', queue.priorities, 'waits', waited)
+      waits.saved(queue)
+    elseif queue.priorities ~= queue.priorities_before then
       redis.call('HSET', queue.key, 'counts', counts, 'priorities', queue.priorities)
     elseif counts ~= queue.before then
       redis.call('HSET', queue.key, 'counts', counts)
@@ -55,7 +58,7 @@ local function save_queue(queue)
   end
 end
 
--- Notes how the counts are, for a call that does something more after it has saved them.
+-- Records the current counts, for a call that does something more after it has saved them.
 local function note_saved(queue)
   if queue.new then
     note_undo('hdel', queue.key, 'counts')
@@ -66,8 +69,8 @@ local function note_saved(queue)
   end
 end
 
--- Deletes the texts of bundles that are gone. One that stays is found by nobody, and goes with a later
--- call; it is emptied, so that nobody takes it for messages that have lost their place.
+-- Deletes the texts of bundles that are gone. A text that cannot be deleted is emptied, so that it does not
+-- look like lost messages, and is deleted by a later call.
 local function delete_unused(K, numbers)
   if unused[K] then
     for _, number in ipairs(unused[K]) do numbers[#numbers + 1] = number end
@@ -82,7 +85,7 @@ local function delete_unused(K, numbers)
   end
 end
 
--- Ends what must be done as a whole.
+-- Ends an all-or-nothing part of a call.
 local function finish(queue)
   save_queue(queue)
   noted = 0
@@ -92,21 +95,21 @@ local function finish(queue)
   end
 end
 
--- Ends what must be done as a whole, and begins something apart: should that fail, its changes are
--- taken back, and the call still replies with `reply`.
+-- Ends an all-or-nothing part of a call, and begins a separate one: if that fails, its changes are undone,
+-- and the call still replies with `reply`.
 local function commit(queue, reply)
   finish(queue)
   queue.reply = reply
 end
 
--- Remembers what could not be taken back.
+-- Keeps what could not be undone.
 local function remember_rest(K, rest, left)
   rest.count, unfinished[K] = left, rest
   -- An error reply has no first value: then the counts are unknown.
   rest.counts = redis.pcall('HMGET', K, 'counts')[1]
 end
 
--- Takes back what an earlier call could not, unless the queue is another one by now.
+-- Undoes what an earlier call could not, unless the queue has changed since.
 local function take_rest_back(K, rest)
   local counts = redis.call('HMGET', K, 'counts')[1]
   unfinished[K] = nil
@@ -118,8 +121,8 @@ local function take_rest_back(K, rest)
   end
 end
 
--- Runs a function on a queue: all of it happens, or nothing. `work` takes the queue and what follows
--- here, and returns the reply.
+-- Runs a function on a queue: all of it happens, or nothing. `work` takes the queue and the further
+-- arguments, and returns the reply.
 local function on_queue(K, work, ...)
   local rest = unfinished[K]
   if rest then take_rest_back(K, rest) end

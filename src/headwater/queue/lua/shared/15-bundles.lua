@@ -3,28 +3,28 @@
 
     number m value                     one message
     number t life value                one message that has an end of life: 13 digits, ms
-    number p count life size values    messages of one push: their numbers follow each other, and they
+    number p count life size values    messages of one push: their numbers are consecutive, and they
                                        have the same end of life, 0 for none
 
   With the letters c, f and j instead, each value ends with its checksum: the CRC-32 of what is before
-  it, 4 bytes, little-endian. Who pushes makes it and who pops checks it; here it is part of the value.
-  Behind a value that has headers lie these, a map of MessagePack, and their size, 2 bytes, little-endian;
-  then the checksum of all that, with every bit of it reversed. By that it is known that there are any.
+  it, 4 bytes, little-endian. The pushing client computes it and the popping one checks it; here it is part of
+  the value. If a value has headers, they follow it, as a map of MessagePack, then their size, 2 bytes,
+  little-endian, then the checksum of all that with every bit reversed, by which headers are recognised.
 
   Count is one byte, life a double, size has 4 bytes, all big-endian. Values are an array of
   MessagePack, which clients open in one step: 0xdc and their count (2 bytes), then for each 0xc6, its
-  size (4 bytes) and itself. These three lie in lists and are sent to consumers. With a time several of
-  them may be *joined*: then the bundle is an array of MessagePack that has them, behind another one
-  that has a deadline for each if they vary.
+  size (4 bytes) and itself. These three forms are in lists and are sent to consumers. In a bundle that waits
+  for a time several of them may be *joined*: then the bundle is an array of MessagePack that contains them,
+  after another array with a deadline for each if they differ.
 
-  A server's Lua pays for every string that it makes. So what was pushed together is kept and handed
-  out as one string, and divided by cutting it, without making its values.
+  In a server, Lua pays for every string that it creates. So messages that were pushed together are kept and
+  delivered as one string, and divided by cutting it, without creating their values.
 ]]
 -- The letters, as bytes: m, t, p; and those of values with a checksum: c, f, j. Between one of these
 -- and any other letter at least two bits differ.
 local ONE, MORTAL, PACKED = 109, 116, 112
 local ONE_CHECKED, MORTAL_CHECKED, PACKED_CHECKED = 99, 102, 106
--- Where what is behind the letter begins; and, in a packed bundle, the values.
+-- Where the part after the letter begins; and, in a packed bundle, the values.
 local BODY, VALUES = 18, 34
 local PACKED_FORM, VALUE_FORM = '>BdI4BI2', '>BI4'
 local VALUE_HEAD = 5
@@ -33,13 +33,13 @@ local ARRAY, VALUE = 220, 198
 
 -- ── In lists ──────────────────────────────────────────────────────────────────────────────────
 
--- What stands between the number and the value of one message.
+-- Returns what is between the number and the value of one message.
 local function mark_of(life, checked)
   if life == 0 then return checked and 'c' or 'm' end
   return (checked and 'f' or 't') .. string.format('%013.0f', life)
 end
 
--- What stands before the values of a packed bundle; `size` is theirs.
+-- Returns what is before the values of a packed bundle; `size` is theirs.
 local function packed_head(first, checked, count, life, size)
   return digits(first) .. (checked and 'j' or 'p') .. struct.pack(PACKED_FORM, count, life, size, ARRAY, count)
 end
@@ -116,14 +116,14 @@ local function join_bundles(texts, deadlines)
   return cmsgpack.pack(texts)
 end
 
--- Reads what of MessagePack begins behind so many bytes; returns it and where it ends, or nil.
+-- Reads a MessagePack value that begins after some bytes; returns it and where it ends, or nil.
 local function unpack_at(text, at)
   local fine, stop, found = pcall(cmsgpack.unpack_one, text, at)
   if fine then return found, stop end
 end
 
--- Returns the bundles that were joined, and a deadline for each if they have one. Where the text was
--- cut off, those before are returned.
+-- Returns the bundles that were joined, and a deadline for each if they have one. If the text was cut off,
+-- those before the cut are returned.
 local function part_bundles(text)
   local sign = string.byte(text, 1)
   if sign and sign >= 48 and sign <= 57 then return { text } end
@@ -145,7 +145,7 @@ local function part_bundles(text)
   return texts, deadlines and #deadlines == #texts and deadlines or nil
 end
 
--- Returns the messages of a bundle, each as a bundle of its own, and their deadlines if they vary.
+-- Returns the messages of a bundle, each as a bundle of its own, and their deadlines if they differ.
 local function open_bundle(text)
   local texts, deadlines = part_bundles(text)
   local messages = {}
@@ -157,6 +157,6 @@ local function open_bundle(text)
       add_messages(texts[i], messages)
     end
   end
-  -- Of those with deadlines each is one message. When one cannot be read, it is unknown which it was.
+  -- With deadlines, each is one message. If one cannot be read, it is unknown which one it was.
   return messages, deadlines and #messages == #texts and deadlines or nil
 end

@@ -1,15 +1,14 @@
 --[[
-  Bundles that have a time: how they are added, found, changed and moved between the sorted sets.
-  Nothing here fails half-way on what it finds: what cannot be read is put aside, and its neighbours
-  go on.
+  Bundles that wait for a time: how they are added, found, changed and moved between the sorted sets.
+  Nothing here fails half-way on damaged data: what cannot be read is put aside, and the rest is processed.
 
-  Here a bundle is a table: its `set` ('delayed', 'unacked', 'retry' or 'dead'), its `name`, and what
-  the name says: `number`, `priority`, `attempt`, `count`, and `varied` when deadlines vary.
+  Here a bundle is a table: its `set` ('delayed', 'unacked', 'retry' or 'dead'), its `name`, and the parts of
+  the name: `number`, `priority`, `attempt`, `count`, and `varied` when deadlines differ.
 ]]
--- What it costs to open a bundle, beside its messages, in steps of those that are moved whole.
+-- The cost of opening a bundle, besides its messages, in steps.
 local OPEN_STEPS = 10
 
--- The digits of attempts and counts, which are few, kept: every name needs them.
+-- Digits of attempts and counts, cached because every name needs them.
 local small = {}
 
 local function small_digits(number)
@@ -54,14 +53,14 @@ local function add_bundle(queue, set, priority, attempt, text, count, time)
   return name
 end
 
--- Removes a bundle from the set in which it has a time. Its text goes with the end of the call.
+-- Removes a bundle from the set in which it waits. Its text is deleted at the end of the call.
 local function drop_bundle(queue, bundle, time)
   drop_member(set_key(queue, bundle.set, bundle.priority), time, bundle.name)
   if queue.unused then queue.unused[#queue.unused + 1] = bundle.number else queue.unused = { bundle.number } end
   queue[bundle.set] = queue[bundle.set] - bundle.count
 end
 
--- Writes what is left in a bundle, whose text was read: `count` messages, with another time perhaps.
+-- Writes what is left in a bundle whose text was read: `count` messages, possibly with another time.
 local function rewrite_bundle(queue, bundle, text, count, before, time, varied)
   put_text(queue, bundle.number, text, bundle.text)
   drop_member(set_key(queue, bundle.set, bundle.priority), before, bundle.name)
@@ -71,8 +70,8 @@ local function rewrite_bundle(queue, bundle, text, count, before, time, varied)
   put_name(queue, bundle.set, bundle.priority, time, bundle.name)
 end
 
--- Moves whole bundles of one priority to another set: { time, name, time, name, ... }, and the same
--- with the times before.
+-- Moves whole bundles of one priority to another set: { time, name, time, name, ... }, and the same with the
+-- old times.
 local function move_bundles(queue, from, to, priority, flat, before, count)
   if #flat == 0 then return end
   local names, source, target = {}, set_key(queue, from, priority), set_key(queue, to, priority)
@@ -91,7 +90,7 @@ local function put_aside(queue, what, count)
   queue.damaged = queue.damaged + count
 end
 
--- Returns the bundle that a member of a set names; puts aside a member that is no name.
+-- Returns the bundle that a member of a set names; puts aside a member that is not a name.
 local function bundle_at(queue, set, priority, member, time)
   local bundle = parse_name(set, member)
   if not bundle then
@@ -107,8 +106,8 @@ local function text_of(queue, bundle)
   return bundle.text
 end
 
--- Opens a bundle: returns its messages, and their deadlines if they vary. When some cannot be read,
--- all of it is put aside, and it goes on with the others, all of which then have its time.
+-- Opens a bundle: returns its messages, and their deadlines if they differ. If some cannot be read, all of it
+-- is put aside, and the readable ones continue with the time of the bundle.
 local function open_timed(queue, bundle, time)
   local text = text_of(queue, bundle)
   local messages, deadlines = open_bundle(text)
@@ -125,8 +124,8 @@ end
 
 -- ── Messages of a bundle ──────────────────────────────────────────────────────────────────────
 
--- Finds a bundle of which only the number is sure: one of its messages cannot be read, and nobody
--- knows how many its name says. Returns its time, or nil.
+-- Finds a bundle by its number when one of its messages cannot be read, and so the count in its name is
+-- unknown. Returns its time, or nil.
 local function find_by_number(key, bundle)
   local names = {}
   for count = 1, BUNDLE_MESSAGES do
@@ -143,8 +142,8 @@ local function find_by_number(key, bundle)
   end
 end
 
--- Finds the bundle that a receipt names, also when some of its messages have left since: then its
--- name has another count. Returns it, its time, its messages and their deadlines if they vary; or nil.
+-- Finds the bundle that a receipt names, also when some of its messages have left since: then its name has
+-- another count. Returns it, its time, its messages and their deadlines if they differ; or nil.
 local function find_bundle(queue, set, name)
   local bundle = parse_name(set, name)
   if not bundle then return nil end
@@ -183,8 +182,8 @@ local function take_out(queue, bundle, messages, deadlines, time, leaves)
   return taken
 end
 
--- Reads which messages of a bundle are meant: their numbers, "17...1,17...2", or "*" for all. Returns
--- a function that is true for those of them whose deadline is after a time.
+-- Parses which messages of a bundle are meant: their numbers, "17...1,17...2", or "*" for all. Returns a
+-- function that is true for those of them whose deadline is after a time.
 local function chooser(numbers, after)
   if numbers == '*' then return function(_, deadline) return deadline > after end end
   local chosen, sub = {}, string.sub

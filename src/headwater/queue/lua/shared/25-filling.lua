@@ -1,17 +1,16 @@
 --[[
-  What one pop takes. It is a table that says what it may still take: `room` messages and `bytes`, out
-  of so many bundles that have a time (`steps`), passing over `wade` others that are damaged or have
-  outlived their time; and for what: with `ack_ms`
-  messages must be acknowledged within that time, with `reserve` they are not handed out yet but kept
-  for somebody. `texts` are bundles as they lay, `count` messages in `size` bytes, of one `priority`
-  and `attempt`: they become one bundle together. What is handed out follows in the table: for each
-  bundle its name, or '' when there is nothing to acknowledge, its attempt and its texts.
+  What one pop takes. A pop is a table that says what it may still take: `room` messages and `bytes`, out of
+  a number of bundles that wait for a time (`steps`), skipping `wade` others that are damaged or have outlived
+  their ttl. With `ack_ms` messages must be acknowledged within that time; with `reserve` they are not
+  delivered yet but reserved for a blocked consumer. `texts` are bundles as they were stored, `count` messages
+  in `size` bytes, of one `priority` and `attempt`: they become one bundle together. What is delivered follows
+  in the table: for each bundle its name, or '' when there is nothing to acknowledge, its attempt and its texts.
 ]]
 local WADE_STEPS = 2000
 local TAKE_STEPS = 100
 local RESERVE_MS = 2000
 
--- All fields are there from the beginning: a table that grows costs.
+-- All fields exist from the start: growing a table is slow.
 local function new_pop(room, ack_ms, reserve)
   return {
     room = room, bytes = CALL_BYTES, steps = TAKE_STEPS, wade = WADE_STEPS, ack_ms = ack_ms, reserve = reserve,
@@ -27,7 +26,7 @@ local function begin_bundle(pop, priority, attempt)
   pop.priority, pop.attempt, pop.texts, pop.count, pop.size = priority, attempt, {}, 0, 0
 end
 
--- Hands out what was taken, as one bundle.
+-- Delivers what was taken, as one bundle.
 local function end_bundle(queue, pop)
   local n, count, priority, attempt, texts = #pop, pop.count, pop.priority, pop.attempt, pop.texts
   if count == 0 then return end
@@ -42,7 +41,7 @@ local function end_bundle(queue, pop)
   begin_bundle(pop, priority, attempt)
 end
 
--- Makes room for so many messages in what is being taken, which begins anew where it would be too large.
+-- Makes room for a number of messages in the current bundle, and starts another one if it would be too large.
 local function make_room(queue, pop, count, size)
   if pop.count > 0 and (pop.count + count > BUNDLE_MESSAGES or pop.size + size > BUNDLE_BYTES) then
     end_bundle(queue, pop)
@@ -51,8 +50,8 @@ local function make_room(queue, pop, count, size)
   pop.room, pop.bytes = pop.room - count, pop.bytes - size
 end
 
--- Puts aside a text that cannot be read. It counts for as many messages as it says it has, if that
--- can be; returns how many.
+-- Puts aside a text that cannot be read. It counts for as many messages as it states, if that is possible;
+-- returns how many.
 local function pass_damaged(queue, pop, text)
   local kind, count = string.byte(text, 17, 18)
   if (kind ~= PACKED and kind ~= PACKED_CHECKED) or not count or count < 1 or count > BUNDLE_MESSAGES then count = 1 end
@@ -61,10 +60,10 @@ local function pass_damaged(queue, pop, text)
   return count
 end
 
--- Returns how many texts from a place on, up to another, are single messages that can be handed out
--- together: they are sound and live, were pushed by `until_us`, and fit one bundle. Then their size.
+-- Returns how many texts from a place on, up to another, are single messages that can be delivered together:
+-- they are intact and live, were pushed by `until_us`, and fit one bundle. Then their size.
 local function count_singles(queue, texts, from, to, until_us)
-  -- Every message of a pop passes here: a name that is looked up once counts.
+  -- Every message of a pop passes here, so names are looked up once.
   local byte, sub, size = string.byte, string.sub, 0
   for i = from, to do
     local text = texts[i]
@@ -96,8 +95,8 @@ local function take_singles(queue, pop, texts, from, until_us)
   return count
 end
 
--- Takes one bundle, or the part of it that there is room for and that was pushed by `until_us`.
--- Returns how many of its messages are gone, and what is left of it, if anything.
+-- Takes one bundle, or the part of it that there is room for and that was pushed by `until_us`. Returns how
+-- many of its messages were taken, and what is left of it, if anything.
 local function take_text(queue, pop, text, until_us)
   local count, life = read_bundle(text)
   if not count then return pass_damaged(queue, pop, text) end
@@ -116,9 +115,9 @@ local function take_text(queue, pop, text, until_us)
   return part, rest
 end
 
--- Takes bundles in their order, until the pop is full or something was pushed after `until_us`, if
--- given. Returns how many bundles it is done with, how many messages these had together with the part
--- that was taken of the next one, and what is left of that, if it was divided.
+-- Takes bundles in their order, until the pop is full or a message was pushed after `until_us`, if given.
+-- Returns how many bundles were taken entirely, how many messages these had together with the part that was
+-- taken of the next one, and what is left of that, if it was divided.
 local function fill(queue, pop, texts, until_us)
   local done, gone = 0, 0
   while done < #texts and not is_full(pop) do

@@ -1,17 +1,17 @@
 --[[
-  Taking: which messages the next consumer gets.
+  Taking: chooses the messages that the next consumer gets.
 
-  Priorities from the highest down; of each first what is redelivered, by time, then what is new. A
-  delayed message takes its place as if it were pushed when it comes due. Nothing is moved ahead of
-  time: what is due is taken from where it lies, so a backlog of it costs nothing. Only a deadline
-  that passed is noted first, for at most LAPSE_STEPS bundles a call.
+  Priorities from the highest down; of each first redelivered messages, by time, then new ones. A delayed
+  message takes its place as if it were pushed when it becomes due. Nothing is moved ahead of time: due
+  messages are taken from where they are, so a backlog of them costs nothing. Only deadlines that passed are
+  processed first, for at most LAPSE_STEPS bundles per call.
 ]]
 local LAPSE_STEPS = 64
 
 -- ── What is redelivered ───────────────────────────────────────────────────────────────────────
 
--- Bundles whose deadline is over are redelivered, after their rest, or given up.
--- Returns how many messages were given up, and whether there may be more to do.
+-- Redelivers bundles whose deadline is over, after their delay, or gives them up. Returns how many messages
+-- were given up, and whether there may be more to do.
 local function lapse(queue, priority, most)
   if queue.unacked == 0 then return 0, false end
   local lapsed = redis.call('ZRANGE', set_key(queue, 'unacked', priority), '-inf', queue.now, 'BYSCORE',
@@ -59,7 +59,7 @@ local function take_bundle(queue, pop, bundle, time)
   begin_bundle(pop, bundle.priority, bundle.attempt)
   local room = pop.room
   local done, gone, rest = fill(queue, pop, texts)
-  -- What was reserved for a blocked consumer has been counted; its time is yet to come.
+  -- Messages that are reserved for a blocked consumer have been counted; their time is still to come.
   local since = tonumber(time)
   if since <= queue.now and room > pop.room then waits.note(queue, room - pop.room, since * 1000) end
   end_bundle(queue, pop)
@@ -69,7 +69,7 @@ local function take_bundle(queue, pop, bundle, time)
   rewrite_bundle(queue, bundle, join_bundles(kept), found - gone, time, time)
 end
 
--- Takes bundles of a set that are due, in order of time. Most often one or two are enough.
+-- Takes due bundles of a set, in order of time. Usually one or two are enough.
 local function take_due(queue, set, priority, pop)
   local key, step = set_key(queue, set, priority), 2
   while queue[set] > 0 and not is_full(pop) do
@@ -86,8 +86,8 @@ end
 
 -- ── What is new ───────────────────────────────────────────────────────────────────────────────
 
--- Returns how many bundles of a list are read at once: as many as will be taken if each has so many
--- messages, and so few that large ones do not pile up in memory.
+-- Returns how many bundles of a list are read at once: as many as will be taken if each has that many
+-- messages, and few enough that large ones do not accumulate in memory.
 local function step_of(queue, pop, each)
   local step = math.min(math.ceil(pop.room / each), BUNDLE_MESSAGES)
   if queue.largest * step > pop.bytes then
@@ -96,8 +96,8 @@ local function step_of(queue, pop, each)
   return step
 end
 
--- Counts how long `taken` messages of the first texts of a list waited. These lie there in the order
--- of their numbers, so most often the first and the last tell enough, as if the others lay evenly.
+-- Counts how long `taken` messages of the first texts of a list waited. They are in the order of their
+-- numbers, so usually the first and the last are enough, as if the others were evenly distributed.
 function waits.note_texts(queue, texts, last, taken)
   if taken <= 0 then return end
   local newest = tonumber(string.sub(texts[last], 1, 16))
@@ -113,8 +113,8 @@ function waits.note_texts(queue, texts, last, taken)
   end
 end
 
--- Takes from the list of a priority, up to what was pushed after `until_ms`, if given.
--- Returns whether the list has nothing more to give until then.
+-- Takes from the list of a priority, up to messages pushed after `until_ms`, if given. Returns whether the
+-- list has nothing more until then.
 local function take_ready(queue, priority, pop, until_ms)
   local key, until_us = set_key(queue, 'ready', priority), until_ms and until_ms * 1000
   local step = step_of(queue, pop, queue.bundled > 0 and ready_length(queue) or 1)
@@ -125,7 +125,7 @@ local function take_ready(queue, priority, pop, until_ms)
     done, gone, rest = fill(queue, pop, texts, until_us)
     waits.note_texts(queue, texts, done + (rest and 1 or 0), room - pop.room)
     queue.bundled = queue.bundled - gone + done
-    -- What is taken is remembered, in case that the call fails. Most often it is one step.
+    -- What is taken is recorded, in case the call fails. Usually it is one step.
     if passed == 0 then
       first = texts
     elseif done > 0 then
@@ -134,7 +134,8 @@ local function take_ready(queue, priority, pop, until_ms)
     end
     if rest then divided = texts[done + 1] end
     passed, more = passed + done, done == step
-    -- Smaller bundles than thought: more of them at once, but what is read in vain costs, too.
+    -- Bundles are smaller than expected: read more of them at once, but not so many that most are read in
+    -- vain.
     if more then step = math.min(step_of(queue, pop, gone / done), 2 * step) end
   end
   end_bundle(queue, pop)
@@ -143,8 +144,7 @@ local function take_ready(queue, priority, pop, until_ms)
   return not more
 end
 
--- Takes delayed bundles that are due and what lies in the list, by time.
--- Returns whether the list has nothing more to give.
+-- Takes due delayed bundles and bundles of the list, by time. Returns whether the list has nothing more.
 local function take_new(queue, priority, pop)
   while queue.delayed > 0 and not is_full(pop) do
     local due = redis.call('ZRANGE', set_key(queue, 'delayed', priority), '-inf', queue.now, 'BYSCORE',
@@ -175,7 +175,7 @@ end
 local function take_by_priority(queue, pop, lapsing)
   local busy, budget = false, LAPSE_STEPS
   for _, priority in ipairs(priorities_of(queue)) do
-    -- As few deadlines as will do are noted: a pop does not work ahead for others.
+    -- As few deadlines as necessary are processed: a pop does not work ahead for others.
     local step, more = 2, false
     repeat
       if lapsing then
@@ -192,7 +192,7 @@ local function take_by_priority(queue, pop, lapsing)
   return busy
 end
 
--- Takes what a pop may; returns whether there may be more that this call had not the time to look at.
+-- Takes the messages of a pop; returns whether there may be more, for which this call had no time.
 local function take(queue, pop)
   if queue.paused then return false end
   if queue.limits then return quota.take(queue, pop) end

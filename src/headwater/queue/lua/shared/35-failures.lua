@@ -1,13 +1,13 @@
 --[[
-  What is known of failed attempts, for whoever looks at a dead letter. None of it is needed to hand out
-  messages, so it is noted after a call has done its work, and no failure here fails the call.
+  Errors of failed attempts, which are shown with dead letters. Delivery does not need them, so they are stored
+  after a call has done its work, and an error here does not fail the call.
 
     K:failing  zset  score: number of a message; member: "number:first delivered (ms) or nothing:error";
                      of messages that failed and are redelivered, the 1000 newest
     K:causes   hash  number of a dead letter -> "first delivered (ms) or nothing:error"
 
   An error is "type\ntext". Entries of messages that succeeded later stay in K:failing until newer ones
-  take their place: an ack need not look for them.
+  replace them, so that an ack need not look for them.
 ]]
 local failures = { most = 1000 }
 
@@ -21,12 +21,12 @@ function failures.without_number(entry)
   return string.sub(entry, string.find(entry, ':', 1, true) + 1)
 end
 
--- Notes a failed attempt: the number of the message, the bundle in which it was handed out, the error,
--- and whether the message is a dead letter now.
+-- Records a failed attempt: the number of the message, the bundle in which it was delivered, the error, and
+-- whether the message is a dead letter now.
 function failures.note(queue, note)
   local before = failures.entry(queue, note.number)
   local first = before and string.match(before, '^%d+:(%d*):') or ''
-  -- A bundle has the microsecond of its hand-out as its number.
+  -- A bundle has the microsecond of its delivery as its number.
   if first == '' and note.bundle.attempt == 1 then first = digits(math.floor(tonumber(note.bundle.number) / 1000)) end
   if before then redis.pcall('ZREM', queue.key .. ':failing', before) end
   local known = first .. ':' .. note.error
@@ -42,7 +42,7 @@ function failures.note_all(queue, notes)
   for _, note in ipairs(notes) do failures.note(queue, note) end
 end
 
--- Forgets failures of messages that are gone, or as if they had never been tried.
+-- Forgets failures of messages that are gone, or count as never tried.
 function failures.forget(queue, numbers)
   for i = 1, #numbers, 1000 do
     redis.pcall('HDEL', queue.key .. ':causes', unpack(numbers, i, math.min(i + 999, #numbers)))

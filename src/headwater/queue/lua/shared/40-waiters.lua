@@ -1,20 +1,20 @@
 --[[
-  Blocked consumers: who waits longest is served first.
+  Blocked consumers: the one that has waited longest is served first.
 
   A consumer that finds nothing registers as a waiter and blocks on a list of its own, its box. The
   call that makes messages available reserves them for the first waiter, in the same atomic step,
   and puts the names of their bundles into its box; the server then wakes it, and it fetches them.
-  A reserved bundle is one that is redelivered in two seconds: if its waiter died, somebody else gets
-  it then, and nothing need be taken back. It was seen by nobody, so its attempt is not counted.
+  A reserved bundle is redelivered in two seconds: if its waiter died, another consumer gets it then, and
+  nothing has to be taken back. No consumer has seen it, so its attempt is not counted.
 
-  A waiter ends with its reader: one that is cancelled leaves, and what was reserved for it goes to
-  the next. One that was killed is passed over when its time is over, and the two sets expire when
-  nobody has waited for that long: a queue that was never pushed to leaves nothing behind.
+  A waiter ends with its reader: one that is cancelled leaves, and its reserved messages go to the next. One
+  that was killed is skipped when its time is over, and the two sets expire when no consumer has waited for
+  that long, so a queue that was never pushed to leaves nothing behind.
 
     K:waiters            zset  waiter -> its turn
     K:looks              zset  waiter -> the time in ms at which it looks again
     K:box:<waiter>       list  names of bundles, with spaces between, twice: the second stays when the
-                               reader that took the first is cut off; or "poke": look again
+                               reader that took the first is disconnected; or "poke": look again
 
   A waiter is "count:ack ms or '':name".
 ]]
@@ -36,15 +36,15 @@ local function forget_queue_waiters(queue, ...)
   redis.call('ZREM', queue.key .. ':looks', ...)
 end
 
--- Forgets those who have not looked when they planned to, so many at most.
+-- Forgets waiters that have not looked again when they planned to, a limited number of them.
 local function forget_silent(queue, most)
   local silent = redis.call('ZRANGE', queue.key .. ':looks', '-inf', queue.now - WAITER_GRACE_MS - 1,
     'BYSCORE', 'LIMIT', 0, most)
   if #silent > 0 then forget_queue_waiters(queue, unpack(silent)) end
 end
 
--- Returns the first in line that still lives, when it plans to look again, and what it asked for. Nil
--- when there is none, or when this call has passed over enough of those who do not live.
+-- Returns the first live waiter in line, when it plans to look again, and what it asked for. Nil when there
+-- is none, or when this call has skipped enough dead ones.
 local function first_in_line(queue)
   if queue.waited < queue.now then return nil end
   for step = 1, HEAD_STEPS do
@@ -63,7 +63,7 @@ local function first_in_line(queue)
   end
 end
 
--- Notes that a consumer waits, and when it looks again; until then it is in line.
+-- Registers a waiting consumer, and when it looks again; until then it is in line.
 local function register_for_turn(queue, waiter, known, wait)
   local line, looks = queue.key .. ':waiters', queue.key .. ':looks'
   if not known or not redis.call('ZSCORE', line, waiter) then
@@ -84,7 +84,7 @@ local function put_into_box(queue, waiter, ...)
 end
 
 -- Serves waiters in turn, as long as there is something for them and the call is short; stops before
--- `caller`. Who is not reached is served by the next call, or looks by itself.
+-- `caller`. A waiter that is not reached is served by the next call, or looks again by itself.
 local function serve_waiters(queue, caller)
   unserved[queue.key] = nil
   if queue.limits then return quota.wake(queue, caller) end
@@ -106,7 +106,7 @@ local function serve_waiters(queue, caller)
   unserved[queue.key] = true
 end
 
--- Wakes the first waiter when something comes due before it planned to look again.
+-- Wakes the first waiter when a message becomes due before the waiter planned to look again.
 local function poke_waiter(queue, due)
   local waiter, looks = first_in_line(queue)
   if waiter and due < looks then
@@ -115,7 +115,7 @@ local function poke_waiter(queue, due)
   end
 end
 
--- Takes what lies in the box of a waiter; returns the names of bundles, '' when there are none.
+-- Empties the box of a waiter; returns the names of bundles, '' when there are none.
 local function empty_box(queue, waiter)
   local box = waiter_box(queue, waiter)
   while true do
@@ -127,8 +127,8 @@ local function empty_box(queue, waiter)
   end
 end
 
--- Returns in how many ms something comes due, or -1; while paused nothing does, and whoever ends
--- the pause wakes the waiters.
+-- Returns in how many ms the next message is due, or -1; while paused none is, and the call that ends the
+-- pause wakes the waiters.
 local function ms_to_next(queue)
   if queue.paused then return -1 end
   local earliest

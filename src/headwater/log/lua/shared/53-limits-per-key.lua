@@ -1,22 +1,22 @@
 --[[
-  Limits per key of a group: how many messages of one tag are in flight, and how fast they are handed out.
-  As for order by tag, clients note tags before messages are handed out (42-noting.lua).
+  Limits per key of a group: how many messages of one tag are in flight, and how fast they are delivered.
+  As for order by tag, clients note tags before messages are delivered (42-note-tags.lua).
 
     G:tags     zset  score: offset; member: "offset:tag", of messages that are not done; a tag is a digest
     G:keys     hash  tag -> "offset:deadline in ms " of each message of it that is in flight
     G:buckets  zset  tag -> when its token bucket is full again, in us; none when it is full
     G:kept     zset  scores are 0; member: "tag:offset of 16 digits" of each message that a limit has kept back
 
-  A message that its tag's limit keeps back is due when a token is there; or, when too many of its tag are
-  in flight, when one of them is settled, which makes the next one due. Whatever is due is looked at
-  again before it is handed out, so nothing rests on these times. In case that a call stops before it
-  has made the next one due, all that is kept back is looked at again every half minute.
+  A message that is kept back by the limit of its tag is due when a token is there; or, when too many messages
+  of its tag are in flight, when one of them is settled, which makes the next one due. Every due message is
+  checked again before it is delivered, so the limits do not depend on these times. A call may stop before it
+  has made the next one due, so all messages that are kept back are checked again every half minute.
 ]]
--- How long a message is kept back at most before it is looked at again; how many of a tag are due together;
--- how many are cut out of their ranges in one step.
+-- How long a message is kept back at most before it is checked again; how many of a tag are due together; how
+-- many are cut out of their ranges in one step.
 per_key.look_ms, per_key.together, per_key.cuts = 30000, 500, 60
 
--- Whether anything is limited by tag.
+-- Returns whether there are limits per key.
 function per_key.counted(group)
   local terms = group.limits
   return terms and (terms.most_of_key or terms.rate_of_key) and true or false
@@ -58,7 +58,7 @@ function per_key.in_flight(text, now)
   return flying, count
 end
 
--- Returns what the tags of a range are still allowed, which the plan of a read keeps.
+-- Returns how much the limits of the tags of a range still allow, which the plan of a read keeps.
 function per_key.load(G, group, plan, tags, now)
   local terms, missing = group.limits, {}
   for _, tag in ipairs(per_key.listed(tags)) do
@@ -76,7 +76,7 @@ function per_key.load(G, group, plan, tags, now)
   end
 end
 
--- Returns when a message is due again whose tag has reached a limit.
+-- Returns when a message whose tag has reached a limit is due again.
 function per_key.due(group, state, now)
   local rate = group.limits.rate_of_key
   if state.tokens > 0 or not rate then return now + per_key.look_ms end
@@ -85,8 +85,9 @@ function per_key.due(group, state, now)
   return now + math.max(math.ceil(math.min(wait / 1000, per_key.look_ms)), 1)
 end
 
--- Looks which messages of a range up to an offset their tags' limits keep back. Returns nil when none;
--- else the parts of the range, of which those that are kept back have a time to come.
+-- Finds the messages of a range up to an offset that are kept back by the limits of their tags. Returns nil
+-- when there are none; otherwise the parts of the range, of which those that are kept back have a deadline in
+-- the future.
 function per_key.part(G, group, plan, range, upto, now)
   local tags, any, parts, part = per_key.tags_of(G, { { range.first, upto } }), false, {}, nil
   per_key.load(G, group, plan, tags, now)
@@ -113,7 +114,7 @@ function per_key.part(G, group, plan, range, upto, now)
   return parts
 end
 
--- Writes which messages of tags are in flight; flying: by tag, as in_flight returns them.
+-- Stores which messages of tags are in flight; flying: by tag, as in_flight returns them.
 function per_key.write(G, flying)
   local words, gone = {}, {}
   for tag, deadlines in pairs(flying) do
@@ -134,7 +135,7 @@ function per_key.keeps(G)
   return redis.call('EXISTS', G .. ':kept') == 1
 end
 
--- Counts what is about to be handed out, and notes what is kept back.
+-- Counts the messages that are about to be delivered, and records those that are kept back.
 function per_key.begin(G, group, plan, spans, now, retry)
   if plan.kept[1] then
     local words = {}
@@ -166,7 +167,7 @@ function per_key.begin(G, group, plan, spans, now, retry)
   if freed[1] then redis.call('ZREM', G .. ':kept', unpack(freed)) end
 end
 
--- Calls back with spans of so few offsets that commands can name them all.
+-- Calls back with ranges of so few offsets that one command can name them all.
 function per_key.in_steps(spans, visit)
   local some, room = {}, flights.step
   for _, span in ipairs(spans) do
@@ -197,8 +198,8 @@ function per_key.hold(G, group, spans, deadline, now)
   per_key.write(G, flying)
 end
 
--- Makes messages due that were kept back: the first of each of these tags, as many as have room now. Some
--- may be due already, because nobody has read since.
+-- Makes messages due that were kept back: the first of each of these tags, as many as there is room for. Some
+-- may be due already, because no member has read since.
 function per_key.promote(G, group, flying, now)
   local most = group.limits.most_of_key
   if not most then return end
@@ -230,7 +231,7 @@ function per_key.make_due(G, group, offsets, now)
   end
 end
 
--- Messages are in flight no more; ended: they are done, too. Those of their tags that wait are due.
+-- Messages are no longer in flight; ended: they are also done. Waiting messages of their tags become due.
 function per_key.land(G, group, spans, ended, now)
   local tags = per_key.tags_of(G, spans)
   local list, flying = per_key.listed(tags), {}
@@ -245,7 +246,7 @@ function per_key.land(G, group, spans, ended, now)
   per_key.write(G, flying)
   if ended then
     if keeps then redis.call('ZREM', G .. ':kept', unpack(kept)) end
-    -- Of dead letters the tags stay known: they may be redriven.
+    -- The tags of dead letters are kept: they may be redriven.
     if not group.burying_now then
       for _, span in ipairs(spans) do
         redis.call('ZREMRANGEBYSCORE', G .. ':tags', digits(span[1]), digits(span[2]))
@@ -256,12 +257,12 @@ function per_key.land(G, group, spans, ended, now)
 end
 
 -- Notes the tags of messages, as a reader sends them, offset, tag, offset, tag, ... from a place on: those
--- from an offset on that were not handed out, or are pending. Returns the ranges of what is new.
+-- from an offset on that were not delivered, or are pending. Returns the ranges of new messages.
 function per_key.note(G, args, at, from, next_one, now)
-  local words, ranges, range, view = {}, {}, nil, from < next_one and lanes.view(G)
+  local words, ranges, range, view = {}, {}, nil, from < next_one and tag_order.view(G)
   for i = at, #args, 2 do
     local offset, tag = to_number(args[i]), args[i + 1]
-    if tag ~= '' and offset >= from and (offset >= next_one or lanes.is_pending(view, offset)) then
+    if tag ~= '' and offset >= from and (offset >= next_one or tag_order.is_pending(view, offset)) then
       words[#words + 1], words[#words + 2] = args[i], args[i] .. ':' .. tag
     end
     if offset < next_one then
@@ -277,7 +278,7 @@ function per_key.note(G, args, at, from, next_one, now)
   return ranges
 end
 
--- The limits of a group have changed: what was kept back is looked at again, soon or at once.
+-- The limits of a group have changed: messages that were kept back are checked again, soon or at once.
 function per_key.changed(G, group, now)
   local offsets = {}
   for _, member in ipairs(redis.call('ZRANGE', G .. ':kept', 0, flights.step - 1)) do
@@ -289,7 +290,7 @@ function per_key.changed(G, group, now)
   end
 end
 
--- Forgets the tags of messages that are no dead letters any more. Should that fail, they harm nobody.
+-- Forgets the tags of messages that are no longer dead letters. If that fails, they do no harm.
 function per_key.forget(G, group, ranges)
   if not per_key.counted(group) then return end
   for _, range in ipairs(ranges) do

@@ -1,16 +1,16 @@
 --[[
-  Handing out: which messages the next reader of a group gets. All of it is planned first and carried
-  out then, so that a call that stops leaves nothing half handed out.
+  Delivery: chooses the messages that the next reader of a group gets. Everything is planned first and changed
+  afterwards, so that a call that stops leaves nothing half delivered.
 
-  The call of a writer passes through here before it is answered: every redis.call less counts.
+  A write to a stream with blocked members runs this before it is answered, so every redis.call counts.
 ]]
--- How much of what is handed to blocked members is noted before it is booked.
+-- How many ranges for blocked members are recorded before they are booked.
 local HANDED_BYTES = 1024
 
--- How many ranges that are due one read looks at; each may be in another node.
+-- How many due ranges one read looks at; each may be in another node.
 local TAKE_RANGES = 128
 
--- Runs what follows when the caller's own part is done: its failure must not look like one of the caller.
+-- Runs a step after the caller's own work is done: its failure must not look like a failure of the caller.
 local function afterwards(work, ...)
   local done, fault, more = pcall(work, ...)
   if done then return fault, more end
@@ -18,8 +18,8 @@ local function afterwards(work, ...)
   return nil
 end
 
--- Gives up ranges that have expired, which changes nothing of what is pending with dead letters.
--- starts: of those that go to the dead letters. A range that is in both places is given up again.
+-- Gives up ranges that have expired; with dead letters they stay pending. starts: of those that go to the
+-- dead letters. A range that is in both places is given up again.
 local function mark_expired(G, starts)
   local words = {}
   for i, start in ipairs(starts) do words[2 * i - 1], words[2 * i] = start, start end
@@ -27,8 +27,8 @@ local function mark_expired(G, starts)
   redis.call('ZREM', G .. ':due', unpack(starts))
 end
 
--- Plans what becomes of a range that is due; upto: nothing beyond it is handed out; cut: it is a part of
--- one that goes.
+-- Plans what happens to a range that is due; upto: nothing beyond it is delivered; cut: it is a part of a
+-- range that is removed.
 local function plan_range(K, stream, now, retry, expire, bag, plan, range, upto, cut)
   local rest = range
   if range.first < stream.first then
@@ -55,7 +55,7 @@ local function plan_range(K, stream, now, retry, expire, bag, plan, range, upto,
     local n = #plan.claims
     plan.claims[n + 1], plan.claims[n + 2], plan.claims[n + 3] = rest.first, covered, attempt
     plan.left = plan.left - (plan.limited and covered - rest.first + 1 or got)
-    if plan.owned then lanes.own(plan.owned, rest.first, covered) end
+    if plan.owned then tag_order.own(plan.owned, rest.first, covered) end
     if attempt > 1 or not plan.noted then plan.again = plan.again + got end
   elseif rest then
     if rest ~= range or cut then plan.new[#plan.new + 1] = rest end
@@ -63,10 +63,10 @@ local function plan_range(K, stream, now, retry, expire, bag, plan, range, upto,
   end
 end
 
--- Returns the parts of a range, up to an offset, that may be handed out and that may not, by order and by the
+-- Returns the parts of a range, up to an offset, that may and may not be delivered, by order and by the
 -- limits per key; or nil when all of it may.
 local function parts_of(G, group, now, plan, range, upto)
-  local parts = plan.owned and lanes.part(G, range, upto, plan.owned)
+  local parts = plan.owned and tag_order.part(G, range, upto, plan.owned)
   if not plan.keys then return parts end
   local found, any = {}, parts and true
   for _, part in ipairs(parts or { range }) do
@@ -78,12 +78,12 @@ local function parts_of(G, group, now, plan, range, upto)
   return any and found or nil
 end
 
--- The same in a group whose tags are noted: what must wait for others of its tag gets another time. Nothing
--- is handed out whose tag is not noted.
+-- The same in a group whose tags are noted: a message that must wait for others of its tag gets another
+-- deadline. No message is delivered whose tag is not noted.
 local function plan_in_order(K, G, stream, group, now, retry, expire, bag, plan, range)
   local rest, cut = range, false
   while rest do
-    local upto = math.min(rest.last, rest.first + math.min(plan.left, lanes.most) - 1, plan.unnoted - 1)
+    local upto = math.min(rest.last, rest.first + math.min(plan.left, tag_order.most) - 1, plan.unnoted - 1)
     local parts, behind = parts_of(G, group, now, plan, rest, upto), nil
     plan.checks = plan.checks - (upto - rest.first + 1)
     if not parts then return plan_range(K, stream, now, retry, expire, bag, plan, rest, upto, cut) end
@@ -104,8 +104,8 @@ local function plan_in_order(K, G, stream, group, now, retry, expire, bag, plan,
   end
 end
 
--- What is due: which ranges go and which take their place, and the claims of the reader.
--- Returns whether more is due than was looked at.
+-- Plans the delivery of due messages: which ranges are removed and which replace them, and the claims of the
+-- reader. Returns whether more is due than was looked at.
 local function plan_due(K, G, stream, group, now, retry, expire, bag, plan)
   local due = redis.call('ZRANGE', G .. ':due', '-inf', digits(now), 'BYSCORE', 'LIMIT', 0,
     TAKE_RANGES, 'WITHSCORES')
@@ -136,13 +136,14 @@ local function plan_due(K, G, stream, group, now, retry, expire, bag, plan)
   return #due == 2 * TAKE_RANGES
 end
 
--- Whether what is handed to a blocked member is only noted, and booked by whoever looks next.
+-- Returns whether a range for a blocked member is only recorded, and booked by the next call that looks at
+-- pending messages.
 local function may_be_noted(group, bag)
   return bag.waiter and #group.handed < HANDED_BYTES
 end
 
--- Hands out new messages from `next` on, up to `covered`. With retry they are pending from now on: those
--- for a blocked member are booked by whoever looks next, for a writer waits meanwhile.
+-- Delivers new messages from `next` on, up to `covered`. With retry they are pending from now on. Ranges for
+-- a blocked member are booked by a later call, because a writer waits for this one.
 local function hand_out_new(G, group, now, covered, retry, expire, bag)
   local first = group.next
   change(group, 'next', covered + 1)
@@ -157,7 +158,7 @@ local function hand_out_new(G, group, now, covered, retry, expire, bag)
   bag.noted = true
 end
 
--- Does what was planned with what is due, and has been evicted.
+-- Carries out the plan for due ranges, some of which have been evicted.
 local function carry_out(G, group, plan)
   if plan.gaps[1] or plan.expired > 0 then load_counts(G, group) end
   if plan.old[1] or plan.new[1] then replace_ranges(G, group, plan.old, plan.new) end
@@ -166,7 +167,7 @@ local function carry_out(G, group, plan)
   if plan.next then change(group, 'next', plan.next) end
   if plan.waiting[1] then afterwards(mark_expired, G, plan.waiting) end
   if plan.strays[1] then redis.pcall('ZREM', G .. ':due', unpack(plan.strays)) end
-  -- For whoever watches the group; nothing rests on it.
+  -- Only for monitoring; nothing depends on it.
   if plan.again > 0 then redis.pcall('HINCRBY', G, 'redelivered', plan.again) end
   if plan.looked then
     local first = redis.pcall('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')
@@ -177,11 +178,11 @@ end
 local function new_plan(count)
   return {
     claims = {}, old = {}, new = {}, waiting = {}, strays = {}, gaps = {}, expired = 0, again = 0,
-    left = count, full = false, checks = lanes.checks,
+    left = count, full = false, checks = tag_order.checks,
   }
 end
 
--- Returns how many messages a group still lets out, with what is planned.
+-- Returns how many more messages a group may deliver, including what is planned.
 local function allowed(group, plan, left)
   if group.max_pending == 0 then return left end
   local pending = group.pending
@@ -190,31 +191,30 @@ local function allowed(group, plan, left)
   return math.min(left, group.max_pending - pending)
 end
 
--- Chooses up to `count` messages for one reader: first those that are due again, then new ones.
--- With retry they become pending; without, handing them out is all there is.
--- Returns claims as a flat list: first, last, attempt, ...; whether more is there to hand out; and
--- whether more was due than one call looks at.
+-- Chooses up to `count` messages for one reader: first those that are due again, then new ones. With retry
+-- they become pending; without, they are only delivered. Returns claims as a flat list: first, last, attempt,
+-- ...; whether there is more to deliver; and whether more was due than one call looks at.
 local function take(K, G, stream, group, now, count, retry, expire, bag)
-  -- Paused: group_pause.lua.
+  -- The group is paused (group_pause.lua).
   if group.max_pending < 0 then return {}, false, false end
   if group.limits then count = flights.room(G, group, now, count, retry) end
   local plan, left, unfinished, more_due = nil, count, false, false
-  -- In order: who has all that is pending is handed out more as in any other group.
-  group.sole = group.ordered and not per_key.counted(group) and bag.owned and lanes.has_all(G, group, bag.owned)
+  -- With order: a reader that has everything that is pending gets more as in any other group.
+  group.sole = group.ordered and not per_key.counted(group) and bag.owned and tag_order.has_all(G, group, bag.owned)
   if group.pending > 0 and group.due <= now then
     book_group(G, group)
     if count > 0 then
       local noted = group.noted and not group.sole
-      plan = new_plan(noted and math.min(count, lanes.most) or count)
+      plan = new_plan(noted and math.min(count, tag_order.most) or count)
       plan.limited, plan.noted = group.limits ~= nil, noted
-      if noted then plan.unnoted = lanes.first_unnoted(G, stream, group) end
-      if noted and group.ordered then plan.owned = lanes.set_of(bag.owned or {}) end
+      if noted then plan.unnoted = tag_order.first_unnoted(G, stream, group) end
+      if noted and group.ordered then plan.owned = tag_order.set_of(bag.owned or {}) end
       if per_key.counted(group) then plan.keys, plan.tags, plan.kept = {}, {}, {} end
       local more = plan_due(K, G, stream, group, now, retry, expire, bag, plan)
       left = plan.left
       more_due = more and #plan.claims > 0
       unfinished = more and left > 0 and not plan.full and not group.held_back
-      -- Otherwise what is due is not known before another look.
+      -- Otherwise the next due time is not known before another look.
       plan.looked = not more
       if more then change(group, 'due', 0) end
     end
@@ -225,21 +225,22 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
     group.next, plan.next = stream.first, stream.first
   end
   local first, covered = group.next, 0
-  -- In order, or by limits per key: other new messages are handed out when their tags are known (42-noting.lua).
+  -- With order or limits per key, other new messages are delivered when their tags are noted
+  -- (42-note-tags.lua).
   if first <= stream.last and not (plan and plan.full) and (group.sole or not group.noted) then
     left = allowed(group, plan, left)
-    if group.sole then left = math.min(left, lanes.ahead - group.pending) end
+    if group.sole then left = math.min(left, tag_order.ahead - group.pending) end
     local to = group.limits and math.min(stream.last, first + left - 1) or stream.last
     if left > 0 then covered = collect(K, stream, first, to, left, bag) end
-    -- All that is noted goes first: what is noted lies above whatever is booked.
+    -- Recorded ranges are booked first: they are above everything that is booked.
     if covered >= first and not may_be_noted(group, bag) then book_group(G, group) end
   end
   if group.limits then flights.begin(G, group, plan, first, covered, now, retry) end
-  -- All is read. Once ranges are replaced nothing keeps the reader from its claims.
+  -- Everything is read. Once ranges are replaced nothing keeps the reader from its claims.
   if plan then carry_out(G, group, plan) end
   local claims = plan and plan.claims or {}
   if covered >= first then
-    if group.sole then lanes.leave_unnoted(G, group) end
+    if group.sole then tag_order.leave_unnoted(G, group) end
     hand_out_new(G, group, now, covered, retry, expire, bag)
     local n = #claims
     claims[n + 1], claims[n + 2], claims[n + 3] = first, covered, 1

@@ -1,15 +1,15 @@
 --[[
-  Limits of a queue: how many messages are in flight, and how fast they are handed out. How limits and
-  buckets are kept is told in store/lua/shared/50-limits.lua. Messages of a queue have no key.
+  Limits of a queue: how many messages are in flight, and how fast they are delivered. The format of limits
+  and buckets is in store/lua/shared/50-limits.lua. Messages of a queue have no key.
 
     K fields limits, bucket
 
-  What must be acknowledged is in flight as long as it is unacked and its deadline has not passed. Of a
-  queue with limits nothing is reserved for blocked consumers: the first in line is woken when there is
-  something that it may have, and asks again.
+  A message that must be acknowledged is in flight as long as it is unacked and its deadline has not passed. In
+  a queue with limits nothing is reserved for blocked consumers: the first in line is woken when there is
+  something for it, and asks again.
 ]]
--- Notes the deadlines that have passed: what they were of is in flight no more. Returns whether there
--- may be more of them.
+-- Processes deadlines that have passed: their messages are no longer in flight. Returns whether there may be
+-- more of them.
 function quota.lapse(queue)
   local more = false
   for _, priority in ipairs(priorities_of(queue)) do
@@ -19,8 +19,8 @@ function quota.lapse(queue)
   return more
 end
 
--- Returns how many of `count` messages may be handed out now. When there are none, queue.look is the
--- time in ms from which on there may be, without anything that is settled before.
+-- Returns how many of `count` messages may be delivered now. When there are none, queue.look is the time in
+-- ms at which there may be some, even if nothing is settled before.
 function quota.room(queue, count, ack_ms)
   local terms, room, look = queue.limits, count, nil
   if terms.damaged then limits.refuse() end
@@ -39,8 +39,8 @@ function quota.room(queue, count, ack_ms)
   return room
 end
 
--- Takes what a pop may, within the limits; returns whether there may be more that this call had not the
--- time to look at.
+-- Takes the messages of a pop, within the limits; returns whether there may be more, for which this call had
+-- no time.
 function quota.take(queue, pop)
   local busy = may_have_lapsed(queue) and quota.lapse(queue) or false
   local wanted, room = pop.room, quota.room(queue, pop.room, pop.ack_ms)
@@ -63,7 +63,7 @@ local function has_backlog(queue)
   return queue.retry + queue.delayed > 0 or count_listed(queue) > 0
 end
 
--- Wakes the first in line, unless it is the caller, when there is something that it may have.
+-- Wakes the first in line, unless it is the caller, when there is something for it.
 function quota.wake(queue, caller)
   if queue.paused or not has_backlog(queue) then return end
   local waiter, _, count, ack = first_in_line(queue)
@@ -71,8 +71,8 @@ function quota.wake(queue, caller)
   if redis.call('LLEN', waiter_box(queue, waiter)) == 0 then put_into_box(queue, waiter, 'poke') end
 end
 
--- Returns in how many ms a consumer that found nothing looks again, or -1. Those who wait for tokens
--- come one after the other.
+-- Returns in how many ms a consumer that found nothing looks again, or -1. Consumers that wait for tokens
+-- look one after the other.
 function quota.ms_to_next(queue, waiter)
   local due = ms_to_next(queue)
   if queue.paused or not queue.look or due < 0 and not has_backlog(queue) then return due end

@@ -1,13 +1,13 @@
 --[[
-  What is done when a function stops half-way on a shard: one of its calls failed, and functions do not
-  roll back. Each puts a member where it goes before it takes it from where it was, so none is lost. The
-  members that it moved are noted, and their places are brought right at once, by other commands where
-  one is denied (see store/lua/shared/40-second-ways.lua); should that fail as well, by the next call on
-  this shard that is allowed to. See 20-channel.lua for the places.
+  Recovery on a shard when a function stops half-way: one of its commands failed, and functions do not roll
+  back. Each function adds a member to its new place before it removes it from the old one, so none is lost.
+  The members that it moved are noted, and their places are corrected at once, by other commands if one is
+  denied (see store/lua/shared/40-fallbacks.lua); if that fails as well, by the next call on this shard that
+  is allowed to. See 20-channel.lua for the places.
 ]]
--- Lists that have the members this call moves: list, place of the first, distance to the next, ...
+-- Lists of the members that this call moves: list, place of the first, distance to the next, ...
 local moved, moved_count = {}, 0
--- Members whose places are not right yet, by shard.
+-- Members whose places are still to be corrected, by shard.
 local unmended = {}
 
 local function note_moved(list, first, distance)
@@ -41,7 +41,7 @@ local function mend_some(S, members, now)
   for _, member in ipairs(chosen(members, function(i) return ready[i] and not since[i] end)) do
     add_members(S .. ':since', { now, member })
   end
-  -- A wish without a time has come.
+  -- The time of a member without an entry in S:later has come.
   for _, member in ipairs(chosen(members, function(i) return wish[i] and not later[i] and not ready[i] end)) do
     add_members(S .. ':later', { now, member })
   end
@@ -56,7 +56,7 @@ local function mend_some(S, members, now)
   if #over > 0 then redis.call('HDEL', S .. ':made', unpack(over)) end
 end
 
--- Ends a lease under which nothing is reserved, and brings the places of members right.
+-- Ends a lease under which nothing is reserved, and corrects the places of members.
 local function mend(S, members)
   local lease = redis.call('HMGET', S, 'holder', 'token')
   if (lease[1] or '') ~= '' and redis.call('ZCARD', S .. ':held') == 0 then
@@ -68,7 +68,7 @@ local function mend(S, members)
   end
 end
 
--- Runs a function on a shard; when it fails, what it has changed is brought right.
+-- Runs a function on a shard; when it fails, the places of the members that it moved are corrected.
 local function on_shard(S, work, ...)
   if unmended[S] then
     mend(S, unmended[S])

@@ -1,4 +1,4 @@
-"""The merge law of timelines, without I/O: what is true of a member, and what a key keeps.
+"""The merge rule of timelines, without I/O: what is true of a member, and what a key keeps.
 
 A member's state is its newest operation: a higher score wins, and of equal scores the delete. That
 is a maximum, so the order, number and grouping of operations do not matter. A key keeps the newest
@@ -11,7 +11,7 @@ falls out can never be part of a later result, and keeping commutes with merging
 Of what is kept, the newest ``max_size`` that are inserted are shown. Roshi keeps ``max_size``
 inserts and as many deletes, and all of them fit into twice ``max_size``, which is the default.
 
-The functions in the server mirror this law; unions of reads, repairs and tests use this module.
+The functions in the server mirror this rule; unions of reads, repairs and tests use this module.
 """
 
 from __future__ import annotations

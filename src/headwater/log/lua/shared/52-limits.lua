@@ -1,22 +1,22 @@
 --[[
-  Limits of a group: how many messages are in flight, and how fast they are handed out. How limits and
-  buckets are kept is told in store/lua/shared/50-limits.lua; the key of a message is its tag.
+  Limits of a group: how many messages are in flight, and how fast they are delivered. The format of limits
+  and buckets is in store/lua/shared/50-limits.lua; the key of a message is its tag.
 
     G fields limits, bucket
-    G:flying  zset  offset -> its deadline in ms; of a group that limits what is in flight
+    G:flying  zset  offset -> its deadline in ms; of a group that limits messages in flight
 
-  A message is in flight from its hand-out until it is acknowledged, has failed, was returned or given
-  up, or until its deadline passes: then nobody is known to have it, and it is due again. So an entry
-  that a call leaves which stops half-way ends by itself. Entries are added before a message is handed
-  out, and dropped after it is settled: what stops in between counts too much, never too little.
+  A message is in flight from its delivery until it is acknowledged, has failed, was returned or given up, or
+  until its deadline passes: then no member is known to have it, and it is due again. So an entry that is left
+  by a call that stops half-way ends by itself. Entries are added before a message is delivered, and dropped
+  after it is settled: a call that stops in between counts too many, never too few.
 ]]
--- How many messages one call hands out of a group with limits: each is noted.
+-- How many messages one call delivers in a group with limits: each is recorded.
 flights.step = 1000
--- How many that were in flight before there was a limit are counted by it.
+-- How many of the messages that were in flight before there was a limit are counted.
 flights.counted_before = 10000
 
--- Returns how many of `count` messages may be handed out now. When there are none, group.look is the
--- time in ms from which on there may be, without anything that is settled before.
+-- Returns how many of `count` messages may be delivered now. When there are none, group.look is the time in
+-- ms at which there may be some, even if nothing is settled before.
 function flights.room(G, group, now, count, retry)
   local terms, room, look = group.limits, math.min(count, flights.step), nil
   if terms.damaged then limits.refuse() end
@@ -39,7 +39,7 @@ function flights.room(G, group, now, count, retry)
   return room
 end
 
--- Returns when a reader that found nothing looks again, in ms; nil when nothing is known to come.
+-- Returns when a reader that found nothing looks again, in ms; nil when nothing is known to become due.
 function flights.next_look(G, stream, group, now)
   local due = tonumber(redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2] or nil)
   if not group.look then return due end
@@ -47,7 +47,7 @@ function flights.next_look(G, stream, group, now)
   return due and math.max(due, group.look)
 end
 
--- Returns the same for one of several that wait for tokens: they come one after the other.
+-- Returns the same for one of several readers that wait for tokens, which come one after the other.
 function flights.turn(G, group, look, waiter)
   local rate = group.limits.rate
   if not look or not rate then return look end
@@ -55,7 +55,8 @@ function flights.turn(G, group, look, waiter)
   return look + math.ceil(place * rate.step / 1000)
 end
 
--- Calls back with words for a sorted set, { score, offset, ... } or { offset, ... }, so many at a time.
+-- Calls back with words for a sorted set, { score, offset, ... } or { offset, ... }, a limited number at a
+-- time.
 function flights.in_steps(spans, score, visit)
   local words, n = {}, 0
   for _, span in ipairs(spans) do
@@ -81,7 +82,7 @@ function flights.spans_of(ranges)
   return spans
 end
 
--- Counts messages as in flight until a time, also those that were counted until another one.
+-- Counts messages as in flight until a time, also those that are counted until another time.
 function flights.hold(G, group, spans, deadline)
   if not group.limits.most then return end
   flights.in_steps(spans, deadline, function(words) redis.call('ZADD', G .. ':flying', unpack(words)) end)
@@ -95,7 +96,7 @@ function flights.extend(G, group, spans, now, deadline)
   flights.hold(G, group, spans, deadline)
 end
 
--- Counts what is about to be handed out: claims, and new messages from `first` up to `covered`.
+-- Counts what is about to be delivered: claims, and new messages from `first` up to `covered`.
 function flights.begin(G, group, plan, first, covered, now, retry)
   local spans, count, claims = {}, 0, plan and plan.claims or {}
   for i = 1, #claims, 3 do spans[#spans + 1] = { claims[i], claims[i + 1] } end
@@ -108,7 +109,7 @@ function flights.begin(G, group, plan, first, covered, now, retry)
   if rate then change(group, 'bucket', limits.spend(rate, group.bucket, server_us(), count)) end
 end
 
--- Messages are in flight no more; ended: they are done, too. Should that fail, they count until their
+-- Messages are no longer in flight; ended: they are also done. If that fails, they count until their
 -- deadline.
 function flights.land(G, group, spans, ended)
   afterwards(flights.take_down, G, group, spans, ended)
@@ -122,7 +123,7 @@ function flights.take_down(G, group, spans, ended)
   local count = 0
   for _, span in ipairs(spans) do count = count + span[2] - span[1] + 1 end
   if count > flights.step then
-    -- Most of so many were never counted: it is found out which were.
+    -- Of that many messages, most were never counted: find out which were.
     local found = {}
     for _, member in ipairs(redis.call('ZRANGE', G .. ':flying', 0, -1)) do
       local offset = tonumber(member)
@@ -135,7 +136,7 @@ function flights.take_down(G, group, spans, ended)
   flights.in_steps(spans, nil, function(words) remove_members(G .. ':flying', words) end)
 end
 
--- The same for offsets that end: first, last, first, last, ... from a place on, up to where a call goes on.
+-- The same for offsets that end: first, last, first, last, ... from a place on, up to where a call continues.
 function flights.land_all(G, group, args, from, going_on)
   local spans = {}
   for i = from, #args, 2 do
@@ -152,8 +153,8 @@ function flights.count(G, group)
   return redis.call('ZCOUNT', G .. ':flying', '(' .. digits(server_ms()), '+inf')
 end
 
--- Counts what was handed out before there was a limit, as far as it is known: of a message that failed it
--- is not, so that it counts until its retry is due.
+-- Counts messages that were delivered before there was a limit, as far as they are known. A failed message
+-- cannot be told apart, so it counts until its retry is due.
 function flights.count_before(G, group, now)
   local due = redis.call('ZRANGE', G .. ':due', '(' .. digits(now), '(' .. digits(PARKED), 'BYSCORE',
     'LIMIT', 0, STEP_RANGES, 'WITHSCORES')
@@ -168,7 +169,7 @@ function flights.count_before(G, group, now)
   end
 end
 
--- Drops what is not counted any more; what was kept back is looked at again.
+-- Drops what is no longer counted; messages that were kept back are checked again.
 function flights.changed(G, group, now)
   if not group.limits or not group.limits.most then redis.call('UNLINK', G .. ':flying') end
   per_key.changed(G, group, now)

@@ -1,30 +1,29 @@
 --[[
-  The merge law of timelines, where the data lies. A timeline K is two sorted sets, as Roshi keeps
-  them, and nothing beside them:
+  The merge rule of timelines, in the server. A timeline K is two sorted sets, as in Roshi, and nothing else:
 
     K+    members whose newest operation is an insert, by its score
     K-    members whose newest operation is a delete, by its score: tombstones
 
-  A higher score wins; of equal scores the delete. A member is in one of the sets at most. Both sets
+  A higher score wins; of equal scores the delete. A member is in at most one of the sets. Both sets
   together keep the newest elements of a key, by (score, member), and a delete counts like an
-  insert: what falls out once is below everything that is kept, and can never come back in.
+  insert: an element that is trimmed is below everything that is kept, and can never come back.
 
-  Functions are not rolled back when one of their commands fails. So a member is added to its new set
-  before it is removed from the other: in between it is in both, the higher state is true, and
-  whatever writes that state again, a repeat or a repair, removes the lower one. The oldest inserts are
-  removed before tombstones as old: nothing that a tombstone has beaten is left when it goes.
+  Functions do not roll back when one of their commands fails. So a member is added to its new set before it is
+  removed from the other: in between it is in both, the higher state counts, and every write of that state, a
+  repeat or a repair, removes the lower one. The oldest inserts are removed before tombstones of the same age,
+  so that no insert that a tombstone has beaten is left when the tombstone is removed.
 
-  Scores travel as the server or the client spells them, since Lua would cut digits; as numbers they
-  are compared only. One table holds all of this, because a library has few local names.
+  Scores are passed as the server or the client formats them, since Lua would lose digits; as numbers they
+  are only compared. One table holds all of this, because a library has few local names.
 ]]
 local timeline = {
   -- Lua unpacks fewer than 8000 values; a pair is a score and a member.
   PAIRS = 3500,
-  -- How many elements a call removes beside one for each operation; the next call goes on.
+  -- How many elements a call removes besides one for each operation; the next call continues.
   REMOVED = 1000,
 }
 
--- Members are compared as bytes, as sorted sets do; Lua's own comparison goes by the locale.
+-- Members are compared as bytes, as in sorted sets; Lua's own comparison depends on the locale.
 function timeline.before(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)
@@ -43,7 +42,7 @@ function timeline.size(adds, deletes)
   return redis.call('ZCARD', adds) + redis.call('ZCARD', deletes)
 end
 
--- The oldest element that a key of some size keeps, as { member, score }; nil while there is room.
+-- Returns the oldest element that a key of a given size keeps, as { member, score }; nil while there is room.
 function timeline.floor(adds, deletes, size, most)
   if size < most then return nil end
   local a = redis.call('ZRANGE', adds, 0, 0, 'WITHSCORES')
@@ -53,14 +52,14 @@ function timeline.floor(adds, deletes, size, most)
   return timeline.older(a[2], a[1], d[2], d[1]) and a or d
 end
 
--- Remove the oldest of both sets together until `most` are left, at most `allowed` of them; returns
+-- Removes the oldest elements of both sets together until `most` are left, at most `allowed` of them; returns
 -- how many were removed.
 function timeline.trim(adds, deletes, most, allowed)
   local inserted, deleted = redis.call('ZCARD', adds), redis.call('ZCARD', deletes)
   local over = math.min(inserted + deleted - most, allowed)
   if over <= 0 then return 0 end
-  -- How many of them are inserts is found by halving: as many as are older than the oldest deletes
-  -- that would go in their place.
+  -- The number of inserts among them is found by bisection: those that are older than the oldest deletes
+  -- that would be removed instead.
   local low, high = math.max(0, over - deleted), math.min(over, inserted)
   while low < high do
     local middle = math.floor((low + high) / 2)
@@ -74,7 +73,7 @@ function timeline.trim(adds, deletes, most, allowed)
   return over
 end
 
--- Remove what both sets have below the horizon, at most `allowed` elements; returns how many.
+-- Removes the elements of both sets below the horizon, at most `allowed`; returns how many.
 function timeline.forget(adds, deletes, horizon, allowed)
   local removed = 0
   for _, set in ipairs{ adds, deletes } do
@@ -84,11 +83,11 @@ function timeline.forget(adds, deletes, horizon, allowed)
   return removed
 end
 
--- How many of a set come before (score, member), newest first; with `too`, itself included.
+-- Returns how many elements of a set come before (score, member), newest first; with `too`, including itself.
 function timeline.newer(set, score, member, too)
   local low = redis.call('ZCOUNT', set, '(' .. score, '+inf')
   local high = low + redis.call('ZCOUNT', set, score, score)
-  -- Of any number of equal scores, the place is found by halving.
+  -- Among equal scores, the place is found by bisection.
   while low < high do
     local middle = math.floor((low + high) / 2)
     local found = redis.call('ZRANGE', set, middle, middle, 'REV')[1]
@@ -102,10 +101,10 @@ function timeline.newer(set, score, member, too)
 end
 
 --[[
-  A farm may be moved to other instances while it is used. Each instance then has a hash with the
-  `epoch` of the layout, and refuses callers that know of an older one: they would write to where
-  nobody looks any more, or read where nothing is. The last key and the last argument of every
-  function here are that hash and the caller's epoch; this takes them off, and answers a refusal.
+  A farm may be moved to other instances while it is used. Each instance then has a hash with the `epoch` of
+  the layout, and refuses callers that know an older one: they would write where no client reads any more, or
+  read where nothing is. The last key and the last argument of every function here are that hash and the
+  caller's epoch; this removes them, and replies with a refusal.
 ]]
 function timeline.fence(keys, args)
   local layout, known = table.remove(keys), tonumber(table.remove(args))

@@ -1,44 +1,42 @@
 --[[
-  Order by tag: in a group that keeps it, a message is handed out when those before it of its tag are done
-  or buried; until then it is *parked*. Tags lie packed in nodes, where the server does not see them, so
-  clients note them before messages are handed out (42-noting.lua). But a member that has all that is
-  pending, and keeps the order of what it has by itself, is handed new messages without that: whoever
-  comes next notes their tags first.
+  Order by tag: in a group that keeps it, a message is delivered when the earlier messages of its tag are done
+  or buried; until then it is *parked*. Tags are packed in nodes, where the server does not see them, so clients
+  note them before messages are delivered (42-note-tags.lua). A member that has everything that is pending, and
+  orders it itself, gets new messages without noted tags; the next client notes the tags of those first.
 
     G field ordered   1 when the group keeps order
-    G field unnoted   from here on up to `next`, messages were handed out whose tags are not noted; 0 for none
+    G field unnoted   from here on up to `next`, messages were delivered whose tags are not noted; 0 for none
     G:due          a parked range has the deadline PARKED
-    G:before hash  offset -> the message before it in its tag, if that was pending when it was noted
+    G:before hash  offset -> the previous message of its tag, if that was pending when it was noted
     G:after  hash  the same, the other way
     G:tails  zset  tag -> the last message of it that was noted; a tag is a digest of 16 hexadecimal digits
 
-  Two tags of the same digest are one: the messages of both wait for each other.
+  Two tags with the same digest count as one: the messages of both wait for each other.
 
-  What is noted of an offset never changes, and G:pending alone says what is pending. A message whose
-  neighbour is not pending looks at the one behind that neighbour. Notes are written before the ranges
-  that they are of, and dropped after them; what a call leaves that stops in between harms nothing, and
-  is overwritten, or dropped with its offset. Nothing is handed out while the message before it is
-  pending, whatever the deadlines say: a range that lost its deadline is due, and is parked again if it
-  must wait.
+  The notes of an offset never change, and G:pending alone defines what is pending. If the neighbour of a message
+  is not pending, the neighbour's neighbour is checked. Notes are written before their ranges are added, and
+  dropped after these are removed. Notes that a call leaves when it stops in between are harmless: they are
+  overwritten, or dropped with their offset. No message is delivered while the one before it is pending,
+  whatever the deadlines are: a range that lost its deadline is due, and is parked again if it must wait.
 ]]
--- A block of its own: Lua allows 200 local names in what is around it.
+-- A block of its own: Lua allows 200 local names in the enclosing function.
 do
 
--- How many messages one call hands out, ends or notes, where it looks at each of them.
-lanes.most = 500
--- How many messages one read looks at, of which some may have to wait.
-lanes.checks = 1000
+-- How many messages one call delivers, ends or notes, where it handles each of them.
+tag_order.most = 500
+-- How many messages one read checks, some of which may have to wait.
+tag_order.checks = 1000
 -- How many messages of one tag are due together when the one before them is done.
 local TOGETHER = 16
--- How many messages may be pending: nothing is noted beyond, so that a tag that fails is not read ahead
--- of without end. max_pending of the group counts if it is less.
-lanes.ahead = 20000
+-- How many messages may be pending: no tags are noted beyond that, so that readers do not read ahead of a
+-- failing tag without limit. A lower max_pending of the group takes precedence.
+tag_order.ahead = 20000
 
--- How many ranges are looked at once; beyond them each look is a call.
+-- How many ranges are read at once; beyond them each look-up is a call.
 local VIEWED = 64
 
--- Returns the first ranges that are pending, in which offsets are looked up without a call each.
-function lanes.view(G)
+-- Returns the first pending ranges, in which offsets are looked up without a call each.
+function tag_order.view(G)
   local members = redis.call('ZRANGE', G .. ':pending', 0, VIEWED - 1)
   local view = { key = G .. ':pending', whole = #members < VIEWED }
   for i, member in ipairs(members) do view[i] = parse_pending(member) end
@@ -62,60 +60,60 @@ local function range_at(view, offset)
   return view[low].last >= offset and view[low] or nil
 end
 
-function lanes.is_pending(view, offset)
+function tag_order.is_pending(view, offset)
   return range_at(view, offset) ~= nil
 end
 
--- Walks along a tag from an offset on, by the notes in a hash, to the first message that is pending.
--- Returns it and its range, or nil; those in `ending` are as good as done. passed: collects those that
--- are not pending, as text.
+-- Follows a tag from an offset on, by the notes in a hash, to the first message that is pending. Returns it
+-- and its range, or nil; messages in `ending` count as done. passed: collects those that are not pending, as
+-- text.
 local function first_pending(view, notes, offset, ending, passed)
   while offset do
     offset = tonumber(offset)
     local range = not (ending and ending[offset]) and range_at(view, offset)
     if range then return offset, range end
     if passed then passed[#passed + 1] = digits(offset) end
-    -- Before the oldest nothing is pending.
+    -- Nothing is pending before the oldest.
     if offset < view.oldest and string.sub(notes, -6) == 'before' then return nil end
     offset = redis.call('HGET', notes, digits(offset))
   end
   return nil
 end
 
--- Returns the last message of a tag that is pending, or nil; tail: the last that was noted, as stored.
--- from: what is noted from here on is of a call that stopped.
-function lanes.last_pending(G, view, tail, from)
+-- Returns the last message of a tag that is pending, or nil; tail: the last that was noted, as stored. from:
+-- notes from here on are of a call that stopped.
+function tag_order.last_pending(G, view, tail, from)
   while tail and tonumber(tail) >= from do tail = redis.call('HGET', G .. ':before', tail) end
   return first_pending(view, G .. ':before', tail)
 end
 
--- ── Handing out ──────────────────────────────────────────────────────────────────────────────────
+-- ── Delivering ──────────────────────────────────────────────────────────────────────────────────
 
--- Adds offsets to the set of those that a reader has: it keeps the order of what it has by itself.
-function lanes.own(owned, first, last)
+-- Adds offsets to the set of those that a reader has and orders itself.
+function tag_order.own(owned, first, last)
   for offset = first, last do owned[offset] = true end
 end
 
 -- Returns such a set of ranges.
-function lanes.set_of(ranges)
+function tag_order.set_of(ranges)
   local owned = {}
-  for _, range in ipairs(ranges) do lanes.own(owned, range[1], range[2]) end
+  for _, range in ipairs(ranges) do tag_order.own(owned, range[1], range[2]) end
   return owned
 end
 
--- Reads what a reader says that it has, "first-last first-last ...", as a list of { first, last }.
-function lanes.owned(text)
+-- Parses the offsets that a reader has, "first-last first-last ...", as a list of { first, last }.
+function tag_order.owned(text)
   local ranges = {}
   for first, last in string.gmatch(text, '(%d+)-(%d+)') do ranges[#ranges + 1] = { to_number(first), to_number(last) } end
   return ranges
 end
 
--- Returns whether a reader has all that is pending, by the ranges that it has, which ascend.
-function lanes.has_all(G, group, owned)
+-- Returns whether a reader has everything that is pending, by the ranges that it has, which ascend.
+function tag_order.has_all(G, group, owned)
   if group.pending == 0 then return true end
   if not owned[1] then return false end
-  local members = redis.call('ZRANGE', G .. ':pending', 0, lanes.most)
-  if #members > lanes.most then return false end
+  local members = redis.call('ZRANGE', G .. ':pending', 0, tag_order.most)
+  if #members > tag_order.most then return false end
   local place = 1
   for _, member in ipairs(members) do
     local first, last = string.match(member, '^(%d+):(%d+)')
@@ -126,10 +124,11 @@ function lanes.has_all(G, group, owned)
   return true
 end
 
--- Notes in the group that new messages go to one who has all that is pending, and no tag of theirs is noted.
-function lanes.leave_unnoted(G, group)
+-- Records in the group that new messages are delivered to a reader that has everything that is pending,
+-- without noted tags.
+function tag_order.leave_unnoted(G, group)
   if group.pending == 0 then
-    -- Nobody waits for anybody: what is left of notes is of messages that died and were redriven.
+    -- No message waits for another: remaining notes are of dead letters that were redriven.
     redis.pcall('UNLINK', G .. ':before', G .. ':after', G .. ':tails')
     change(group, 'unnoted', group.next)
   elseif group.unnoted == 0 then
@@ -137,11 +136,11 @@ function lanes.leave_unnoted(G, group)
   end
 end
 
--- Looks whether messages of a range up to an offset must wait: a message before one of them is pending,
--- and is not with the same reader. Returns nil when none must; else the parts of the range: those
--- that must are parked.
-function lanes.part(G, range, upto, owned)
-  local offsets, blocked, any, view = {}, {}, false, lanes.view(G)
+-- Checks whether messages of a range up to an offset must wait: an earlier message of their tag is pending,
+-- and is not with the same reader. Returns nil when none must; otherwise the parts of the range, of which
+-- those that must wait are parked.
+function tag_order.part(G, range, upto, owned)
+  local offsets, blocked, any, view = {}, {}, false, tag_order.view(G)
   for offset = range.first, upto do offsets[#offsets + 1] = digits(offset) end
   for i, before in ipairs(redis.call('HMGET', G .. ':before', unpack(offsets))) do
     local pred = tonumber(before or nil)
@@ -170,34 +169,34 @@ function lanes.part(G, range, upto, owned)
   return parts
 end
 
--- Returns the first offset whose tag is not noted, of those that are pending or were not handed out.
-function lanes.first_unnoted(G, stream, group)
+-- Returns the first offset whose tag is not noted, of those that are pending or were not delivered.
+function tag_order.first_unnoted(G, stream, group)
   if group.unnoted == 0 then return group.next end
-  local first = math.max(group.unnoted, stream.first, lanes.oldest(G, group.next))
+  local first = math.max(group.unnoted, stream.first, tag_order.oldest(G, group.next))
   return math.min(first, group.next)
 end
 
 -- Returns the first offset whose tag has to be noted before a reader gets more, or 0 when there is
 -- nothing more, or no room for it.
-function lanes.unknown(G, stream, group)
+function tag_order.unknown(G, stream, group)
   -- Below 0 the group is paused.
   if not group.noted or group.sole or group.max_pending < 0 then return 0 end
   if group.next > stream.last and not group.held_back then return 0 end
-  local most = group.max_pending > 0 and math.min(group.max_pending, lanes.ahead) or lanes.ahead
-  return (group.pending < most or group.held_back) and lanes.first_unnoted(G, stream, group) or 0
+  local most = group.max_pending > 0 and math.min(group.max_pending, tag_order.ahead) or tag_order.ahead
+  return (group.pending < most or group.held_back) and tag_order.first_unnoted(G, stream, group) or 0
 end
 
 -- ── Ending ───────────────────────────────────────────────────────────────────────────────────────
 
--- Returns whether any message may follow another: otherwise those that end are nobody's concern.
-function lanes.has_notes(G)
+-- Returns whether any message may follow another; otherwise ended messages need not be looked up.
+function tag_order.has_notes(G)
   return redis.call('EXISTS', G .. ':after') == 1
 end
 
--- Returns the first offsets of a list of ranges, first, last, ... from a place on, as many as one call
--- ends; where that list begins; and the offset to go on from, or -1.
-function lanes.first_of(args, from)
-  local some, room = {}, lanes.most
+-- Returns the first offsets of a list of ranges, first, last, ... from a place on, as many as one call ends;
+-- where that list begins; and the offset to continue from, or -1.
+function tag_order.first_of(args, from)
+  local some, room = {}, tag_order.most
   for i = from, #args, 2 do
     local first, last = to_number(args[i]), to_number(args[i + 1])
     if room <= 0 then return some, 1, first end
@@ -220,8 +219,8 @@ local function sorted(ranges)
   return copy
 end
 
--- Returns what is in old ranges and not in new ones, as a list of { first, last }.
-function lanes.ended_of(old, new)
+-- Returns the offsets that are in old ranges and not in new ones, as a list of { first, last }.
+function tag_order.ended_of(old, new)
   local ended, kept, place = {}, sorted(new), 1
   for _, range in ipairs(sorted(old)) do
     local at = range.first
@@ -264,9 +263,9 @@ local function offsets_of(ranges)
   return offsets, set
 end
 
--- Drops what is noted of messages that are done, and that others come after them: one that is redriven
--- has lost its place. Should that fail, the notes harm nobody.
-function lanes.forget(G, done)
+-- Drops the notes of messages that are done, and those that name them as predecessors: a redriven message has
+-- lost its place. If that fails, the notes do no harm.
+function tag_order.forget(G, done)
   if done[1] then
     redis.pcall('HDEL', G .. ':before', unpack(done))
     redis.pcall('HDEL', G .. ':after', unpack(done))
@@ -274,14 +273,13 @@ function lanes.forget(G, done)
   if done.freed[1] then redis.pcall('HDEL', G .. ':before', unpack(done.freed)) end
 end
 
--- Finds which messages follow those that end: offsets by the start of their range, and these ranges.
--- The third are offsets of which nothing need be known any more; `freed` in it are those that wait for
--- no other now.
+-- Finds the messages that follow those that end: offsets by the start of their range, and these ranges. The
+-- third value has offsets whose notes can be dropped; `freed` in it are those that now wait for no other.
 local function followers(G, offsets, ending)
-  local found, ranges, seen, done, waiting, view = {}, {}, {}, { freed = {} }, {}, lanes.view(G)
-  local before, room = redis.call('HMGET', G .. ':before', unpack(offsets)), 2 * lanes.most
+  local found, ranges, seen, done, waiting, view = {}, {}, {}, { freed = {} }, {}, tag_order.view(G)
+  local before, room = redis.call('HMGET', G .. ':before', unpack(offsets)), 2 * tag_order.most
   for i, after in ipairs(redis.call('HMGET', G .. ':after', unpack(offsets))) do
-    -- One that ends before its turn stays as a link between its neighbours.
+    -- A message that ends before its turn stays as a link between its neighbours.
     local pred, waits = tonumber(before[i] or nil), nil
     if pred and ending[pred] then
       waits = waiting[pred]
@@ -291,7 +289,7 @@ local function followers(G, offsets, ending)
     waiting[tonumber(offsets[i])] = waits
     if not waits and (before[i] or after) then done[#done + 1] = offsets[i] end
     local offset, range = nil, nil
-    -- What follows a message that ends with it is found by that one.
+    -- The successor of a message that ends with another is found by that one.
     if after and not waits and not ending[tonumber(after)] then offset, range = first_pending(view, G .. ':after', after, ending, done) end
     if offset then table.insert(done.freed, digits(offset)) end
     local most = TOGETHER
@@ -299,7 +297,7 @@ local function followers(G, offsets, ending)
       seen[offset], most, room = true, most - 1, room - 1
       if not found[range.start] then found[range.start], ranges[#ranges + 1] = {}, range end
       table.insert(found[range.start], offset)
-      -- Who takes the first takes those behind it, too, if it has room for them.
+      -- A reader that gets the first also gets those after it, if it has room for them.
       local next_one = redis.call('HGET', G .. ':after', digits(offset))
       offset, range = first_pending(view, G .. ':after', next_one, ending)
     end
@@ -307,10 +305,10 @@ local function followers(G, offsets, ending)
   return found, ranges, done
 end
 
--- Messages end: those that follow them in their tags are due in the same step. Returns the ranges that
--- go and that come, with these, and the offsets to forget.
-function lanes.move_up(G, old, new)
-  local offsets, ending = offsets_of(lanes.ended_of(old, new))
+-- Messages end: the next ones of their tags become due in the same step. Returns the ranges to remove and to
+-- add, including these, and the offsets to forget.
+function tag_order.move_up(G, old, new)
+  local offsets, ending = offsets_of(tag_order.ended_of(old, new))
   if not offsets[1] then return old, new, nil end
   local found, ranges, done = followers(G, offsets, ending)
   if not ranges[1] then return old, new, done end
