@@ -15,7 +15,7 @@ from headwater.lazy_names import names_of as _names_of
 
 if TYPE_CHECKING:
     from headwater.outbox.aio_consumer_loop import AsyncConsumer
-    from headwater.outbox.consumer_letters import ConsumerLetter
+    from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven
     from headwater.outbox.consumer_loop import Consumer
     from headwater.outbox.decorator import consumer
     from headwater.outbox.outbox import Outbox
@@ -33,6 +33,7 @@ __all__ = [
     "Checkpoint",
     "Consumer",
     "ConsumerLetter",
+    "ConsumerRedriven",
     "ConsumerStats",
     "Outbox",
     "Progress",
@@ -47,7 +48,7 @@ __all__ = [
 # SQLAlchemy takes half a second to import, and the extra `sql` brings it.
 _HOMES = {
     "headwater.outbox.aio_consumer_loop": ("AsyncConsumer",),
-    "headwater.outbox.consumer_letters": ("ConsumerLetter",),
+    "headwater.outbox.consumer_letters": ("ConsumerLetter", "ConsumerRedriven"),
     "headwater.outbox.consumer_loop": ("Consumer",),
     "headwater.outbox.decorator": ("consumer",),
     "headwater.outbox.outbox": ("Outbox",),

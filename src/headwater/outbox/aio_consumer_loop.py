@@ -15,8 +15,8 @@ from headwater.handlers import check_async
 from headwater.inputs import Duration
 from headwater.log.handles import Start
 from headwater.log.topic_groups import TopicStart
-from headwater.outbox import work
-from headwater.outbox.consumer_letters import ConsumerLetter
+from headwater.outbox import requests
+from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven
 from headwater.outbox.consumer_shell import ConsumerShell
 from headwater.outbox.consuming import PATIENCE_S
 from headwater.outbox.plan import (
@@ -27,6 +27,7 @@ from headwater.outbox.plan import (
     TimeSource,
     engine_of,
 )
+from headwater.sql.driver_errors import naming_missing_rights
 from headwater.stopping import AsyncStopSignal
 from headwater.store.reporting import reporting_async
 
@@ -42,7 +43,7 @@ AsyncOnReset: TypeAlias = "Callable[[AsyncConnection, Any], Awaitable[object]]"
 class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
     """A consumer for asyncio; Consumer documents each argument and the promises of each method.
 
-    A method that is cancelled rolls back the transaction at hand.
+    A method that is cancelled rolls back the current transaction.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
         return None
 
     def stop(self) -> None:
-        """Ask ``run`` to return after the batch at hand."""
+        """Ask ``run`` to return after the current batch."""
         self._stop.set()
 
     async def lag(self) -> int:
@@ -118,12 +119,16 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
     async def seek(
         self, position: TopicStart, *, stream: str | None = None
     ) -> int | dict[int, int]:
-        """Set where to go on, whatever it was; returns the offset."""
+        """Set where to continue, whatever it was; returns the offset."""
         return await self._do(self._seek(position, stream))
 
     async def dead(self, count: int = 100) -> list[ConsumerLetter]:
         """Return the oldest dead letters of all its streams, with their causes; they stay there."""
         return await self._do(self._dead(count))
+
+    async def redrive(self) -> ConsumerRedriven:
+        """Handle the dead letters that there are now again, in order, each exactly once."""
+        return await self._do(self._redrive())
 
     async def remove(self) -> bool:
         """Forget the consumer, so that retention waits no longer; returns whether it existed."""
@@ -131,7 +136,7 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
 
     # ── Doing what the work asks for ─────────────────────────────────────────────────────────
 
-    async def _do(self, job: work.Work[T], conn: AsyncConnection | None = None) -> T:
+    async def _do(self, job: requests.Work[T], conn: AsyncConnection | None = None) -> T:
         """Do all that work asks for; returns its result."""
         try:
             request = job.send(None)
@@ -146,27 +151,29 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
             result: T = done.value
             return result
 
-    async def _perform(self, request: work.Request, conn: AsyncConnection | None) -> Any:
+    async def _perform(self, request: requests.Request, conn: AsyncConnection | None) -> Any:
         match request:
-            case work.Step(name):
+            case requests.Step(name):
                 return self._steps and self._steps(name)
-            case work.Ask(operation):
+            case requests.Ask(operation):
                 return await self._store.run(operation, self._patience_s)
-            case work.Pause(seconds):
+            case requests.Pause(seconds):
                 return await self._stop.wait(seconds)
-            case work.Transact(inner, alone):
+            case requests.Transact(inner, alone):
                 # One at a time: a handler need not care how many streams there are.
                 async with self._alone if alone else nullcontext(), self._engine.begin() as conn:
                     return await self._do(inner, conn)
         assert conn is not None
         match request:
-            case work.Fetch(statement, values):
-                return (await conn.execute(statement, values)).scalar()
-            case work.Execute(statement, values):
-                return (await conn.execute(statement, values)).rowcount
-            case work.Handle(stream, messages):
+            case requests.Fetch(statement, values):
+                with naming_missing_rights(self._engine):
+                    return (await conn.execute(statement, values)).scalar()
+            case requests.Execute(statement, values):
+                with naming_missing_rights(self._engine):
+                    return (await conn.execute(statement, values)).rowcount
+            case requests.Handle(stream, messages):
                 return await self._handlers[stream](conn, messages)
-            case work.Restore(stream, state):
+            case requests.Restore(stream, state):
                 return await self._resetters[stream](conn, state)
-            case work.InspectTransaction():
-                return work.transaction_state(conn.sync_connection)
+            case requests.InspectTransaction():
+                return requests.transaction_state(conn.sync_connection)

@@ -76,12 +76,13 @@ def note_batch(
     # They are spelled out once, however many streams there are.
     apart = any(part.places is not None for part in parts)
     rows = [number for first, last in runs for number in range(first, last + 1)] if apart else []
+    lines = []
     for part in parts:
         own = runs if part.places is None else _some(rows, part.places)
         if not own or not part.offsets:
             continue
         ids = spell_runs(own)
-        database.note_batch(
+        lines.append(
             StreamedBatch(
                 batch,
                 part.stream,
@@ -96,6 +97,7 @@ def note_batch(
                 0,
             )
         )
+    database.note_batch(lines)
     if batch % _PRUNED_EVERY == 0:
         database.prune_batches(batch - KEPT)
 

@@ -103,7 +103,7 @@ class Claims:
         """Delete what the last batch carried, which must be in the log, and claim the next one.
 
         Returns None when nothing is staged, or when no ``more`` is wanted. Raises LostLead when
-        another streamer went on meanwhile; then nothing was changed.
+        another streamer continued meanwhile; then nothing was changed.
         """
         if not self._runs and not (more and self._look()):
             return None

@@ -1,8 +1,9 @@
 """Dead letters of a consumer: what it gave up on one stream, in a stream of its own.
 
-A letter is the message as it was, with its headers and five more that say where it came
-from and why it was given up. They are no part of what makes two letters the same: a consumer that
-was killed after it wrote one may fail with other words the next time.
+A letter is the message as it was, with its headers and six more: where it came from, why it was
+given up, and that SQL says whether it counts (see given_up.py). They are no part of what makes two
+letters the same: a consumer that was killed after it wrote one may fail with other words the next
+time.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from headwater.failures import Cause, spelled
 from headwater.headers import NO_HEADERS, Headers, encode_fields, with_header
 from headwater.log.entries import batch_of_entries
 from headwater.log.handles import StreamHandle
-from headwater.log.reading import read_from
-from headwater.log.types import Message
+from headwater.log.reading import newest_sequence, read_from
+from headwater.log.types import HeadedMessage, Message
 from headwater.log.writing import append
 from headwater.store.call import Operation
 
@@ -27,12 +28,27 @@ ATTEMPTS: Final = "hw.dead-attempts"
 DELIVERED: Final = "hw.dead-delivered-ms"
 ERROR_TYPE: Final = "hw.dead-error-type"
 ERROR_TEXT: Final = "hw.dead-error-text"
-EXPLANATION: Final = frozenset({ORIGIN, ATTEMPTS, DELIVERED, ERROR_TYPE, ERROR_TEXT})
+NOTED: Final = "hw.dead-noted"
+EXPLANATION: Final = frozenset({ORIGIN, ATTEMPTS, DELIVERED, ERROR_TYPE, ERROR_TEXT, NOTED})
 
 
 def letters_stream(stream: str, consumer: str) -> str:
     """Return the name of the stream with what a consumer gave up of a stream."""
     return f"{stream}.{consumer}.dead"
+
+
+def place_among_letters(letters: str, created: int) -> str:
+    """Return under which name a consumer keeps its position among letters.
+
+    It is of the stream that was created then: another one of its name begins at its first letter.
+    """
+    return f"{letters}@{created}"
+
+
+def is_among_letters(place: str, consumer: str) -> bool:
+    """Return whether a position is that of a consumer among its own letters."""
+    letters, _, created = place.rpartition("@")
+    return created.isdecimal() and letters.endswith(letters_stream("", consumer))
 
 
 class GivenUp(NamedTuple):
@@ -42,6 +58,13 @@ class GivenUp(NamedTuple):
     attempts: int
     delivered_ms: int
     error: BaseException
+
+
+class WrittenLetter(NamedTuple):
+    """A letter at an offset; when it is ``noted``, it counts only while SQL says so."""
+
+    offset: int
+    noted: bool
 
 
 class ConsumerLetter(NamedTuple):
@@ -79,29 +102,40 @@ class ConsumerLetters:
         self._registered = source.registered
         self._handle = StreamHandle(name, source.registered)
 
-    def bury(self, given_up: GivenUp, producer: str) -> Operation[None]:
+    def bury(self, given_up: GivenUp, producer: str | None) -> Operation[WrittenLetter]:
         """Write a letter, with the offset of its message as sequence.
 
-        A repeat of it writes nothing, whatever the error says this time.
+        A repeat of it writes nothing, whatever the error says this time. Without a producer it is
+        a new letter, also if there was one of that message before.
         """
+        return (yield from self._bury(given_up, producer, given_up.message.offset, noted=True))
+
+    def _bury(
+        self, given_up: GivenUp, producer: str | None, sequence: int, *, noted: bool
+    ) -> Operation[WrittenLetter]:
         message = given_up.message
         bare = batch_of_entries([message], carry=False)
-        letter = batch_of_entries([(message.tag, message.value, _explained(given_up))], carry=False)
+        explained = _explained(given_up, noted)
+        letter = batch_of_entries([(message.tag, message.value, explained)], carry=False)
         try:
-            yield from self._write(letter, bare, producer, message.offset)
+            at = yield from self._write(letter, bare, producer, sequence)
         except FormatNotInUse:
             # A client of an older release may read it, and knows no headers.
-            yield from self._write(bare, bare, producer, message.offset)
+            at, noted = (yield from self._write(bare, bare, producer, sequence)), False
+        return WrittenLetter(at, noted)
 
     def _write(
-        self, letter: pa.RecordBatch, bare: pa.RecordBatch, producer: str, sequence: int
-    ) -> Operation[None]:
-        try:
-            yield from append(self._handle, letter, None, producer, sequence, like=bare)
-        except (StaleSequence, ReusedSequence):
-            # The consumer was moved back to before what it buried long ago, or its stream is
-            # another one since: it is a new letter.
-            yield from append(self._handle, letter, None, None, None)
+        self, letter: pa.RecordBatch, bare: pa.RecordBatch, producer: str | None, sequence: int
+    ) -> Operation[int]:
+        if producer is not None:
+            try:
+                known = append(self._handle, letter, None, producer, sequence, like=bare)
+                return (yield from known).start
+            except (StaleSequence, ReusedSequence):
+                # The consumer was moved back to before what it buried long ago, or its stream is
+                # another one since: it is a new letter.
+                pass
+        return (yield from append(self._handle, letter, None, None, None)).start
 
     def dead(self, count: int) -> Operation[list[ConsumerLetter]]:
         """Return the oldest ``count`` letters; they stay where they are."""
@@ -111,20 +145,63 @@ class ConsumerLetters:
         return [self._opened(letter) for letter in passage.messages]
 
     def _opened(self, letter: Message) -> ConsumerLetter:
-        known = dict(letter.headers)
-        own = {name: value for name, value in known.items() if name not in EXPLANATION}
+        known, own = dict(letter.headers), _own_headers(letter)
         origin, attempts, delivered = (
             int(known[name]) if name in known else None for name in (ORIGIN, ATTEMPTS, DELIVERED)
         )
         kind, text = (known.get(name, b"").decode() for name in (ERROR_TYPE, ERROR_TEXT))
         return ConsumerLetter(
             *(self._source, letter.offset, letter.tag, letter.value, letter.time_ms),
-            *(origin, attempts, Headers.stored(encode_fields(own)), delivered),
+            *(origin, attempts, own, delivered),
             Cause(kind, text) if kind else None,
         )
 
 
-def _explained(given_up: GivenUp) -> Headers:
+class ConsumerRedriven(NamedTuple):
+    """What became of dead letters: ``handled`` have their effect, ``failed`` are letters again."""
+
+    handled: int
+    failed: int
+
+
+class RedrivenLetters(ConsumerLetters):
+    """Letters of which those that fail again become new ones, at the end of the same stream."""
+
+    def bury(self, given_up: GivenUp, producer: str | None) -> Operation[WrittenLetter]:
+        """Write a letter again; a repeat of it writes nothing. What was noted of it still is."""
+        letter = given_up.message
+        again = given_up._replace(message=original(letter))
+        name = producer and _redriver(producer)
+        return (yield from self._bury(again, name, letter.offset, noted=NOTED in letter.headers))
+
+    def newest(self, producer: str) -> Operation[int | None]:
+        """Return the offset of the letter that was written again last; None without one."""
+        return (yield from newest_sequence(self._handle.key, _redriver(producer)))
+
+
+def _redriver(producer: str) -> str:
+    """Return another producer than the one that wrote the letters, whose name is no longer."""
+    return f"redriven:{producer.removeprefix('consumer:')}"
+
+
+def original(letter: Message) -> Message:
+    """Return the message that a letter was: its offset, its headers.
+
+    One that was written while older clients may read has the offset of the letter.
+    """
+    origin = letter.headers.get(ORIGIN)
+    offset = letter.offset if origin is None else int(origin)
+    plain = (offset, letter.tag, letter.value, letter.time_ms)
+    headers = _own_headers(letter)
+    return HeadedMessage(*plain, headers=headers) if headers else Message(*plain)
+
+
+def _own_headers(letter: Message) -> Headers:
+    own = {name: value for name, value in letter.headers.items() if name not in EXPLANATION}
+    return Headers.stored(encode_fields(own)) if own else NO_HEADERS
+
+
+def _explained(given_up: GivenUp, noted: bool) -> Headers:
     """Return the headers of a letter: those of its message, and what is known of its failure."""
     kind, _, text = spelled(given_up.error).partition("\n")
     stored = given_up.message.headers.encoded
@@ -134,6 +211,7 @@ def _explained(given_up: GivenUp) -> Headers:
         (DELIVERED, str(given_up.delivered_ms)),
         (ERROR_TYPE, kind),
         (ERROR_TEXT, text),
+        *([(NOTED, "1")] if noted else []),
     ):
         stored = with_header(stored, name, value.encode())
     return Headers.stored(stored)

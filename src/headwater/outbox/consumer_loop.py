@@ -20,8 +20,8 @@ from headwater.handlers import check_done
 from headwater.inputs import Duration
 from headwater.log.handles import Start
 from headwater.log.topic_groups import TopicStart
-from headwater.outbox import work
-from headwater.outbox.consumer_letters import ConsumerLetter
+from headwater.outbox import requests
+from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven
 from headwater.outbox.consumer_shell import ConsumerShell
 from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
@@ -32,7 +32,8 @@ from headwater.outbox.plan import (
     TimeSource,
     engine_of,
 )
-from headwater.outbox.topic_turn import TopicTurn
+from headwater.outbox.topic_consuming import TopicTurn
+from headwater.sql.driver_errors import naming_missing_rights
 from headwater.stopping import StopSignal
 from headwater.store.reporting import reporting
 
@@ -57,11 +58,11 @@ class Consumer(ConsumerShell[Handler, OnReset]):
     is: processes that share it share the work, and the log keeps what it still needs. When the
     handler raises, its batch is rolled back and retried.
 
-    batch       at most so many messages at a time
+    batch       at most this many messages at a time
     start       where a new consumer begins: "first", "last", an offset, or a datetime
     on_error    what happens when the handler has failed ``attempts`` times, with a pause of
                 ``backoff_ms`` that doubles each time: "stop" raises PoisonedBatch; "skip" finds the
-                message that fails, writes it to the stream ``<stream>.<name>.dead``, and goes on
+                message that fails, writes it to the stream ``<stream>.<name>.dead``, and continues
     on_gap      what happens when messages were evicted before it had them: "stop" raises GapError,
                 "skip" skips and logs them
     on_reset    ``on_reset(conn, state)`` replaces the state; see headwater.outbox.write_reset
@@ -135,13 +136,13 @@ class Consumer(ConsumerShell[Handler, OnReset]):
                 self._stop.set()
                 raise
             finally:
-                # The others were stopped because one failed; the next run goes on.
+                # The others were stopped because one failed; the next run continues.
                 wait(runs)
                 self._stop = StopSignal()
         return None
 
     def stop(self) -> None:
-        """Ask ``run`` to return after the batch at hand, within half a second when it is waiting.
+        """Ask ``run`` to return after the current batch, within half a second when it is waiting.
 
         May be called from any thread and from a signal handler. A stopped consumer stays stopped.
         """
@@ -158,7 +159,7 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         return {name: at for positions in found for name, at in positions.items()}
 
     def seek(self, position: TopicStart, *, stream: str | None = None) -> int | dict[int, int]:
-        """Set where to go on, whatever it was; returns the offset, of a topic by partition.
+        """Set where to continue, whatever it was; returns the offset, of a topic by partition.
 
         ``stream`` says which, when there are several, or names a partition as "rides/3". For a
         topic ``position`` may be a mapping from partitions to positions. Effects that are committed
@@ -171,6 +172,15 @@ class Consumer(ConsumerShell[Handler, OnReset]):
     def dead(self, count: int = 100) -> list[ConsumerLetter]:
         """Return the oldest dead letters of all its streams, with their causes; they stay there."""
         return self._do(self._dead(count))
+
+    def redrive(self) -> ConsumerRedriven:
+        """Handle the dead letters that there are now again, in order, each exactly once.
+
+        The handler gets each as the message that it was, after messages that came later. One that
+        fails ``attempts`` times again stays a dead letter; the others are evicted. May run beside
+        processes of this consumer. Raises what run_once raises.
+        """
+        return self._do(self._redrive())
 
     def remove(self) -> bool:
         """Forget the consumer, so that retention waits no longer; returns whether it existed.
@@ -188,7 +198,7 @@ class Consumer(ConsumerShell[Handler, OnReset]):
 
     # ── Doing what the work asks for ─────────────────────────────────────────────────────────
 
-    def _do(self, job: work.Work[T], conn: Connection | None = None) -> T:
+    def _do(self, job: requests.Work[T], conn: Connection | None = None) -> T:
         """Do all that work asks for; returns its result."""
         try:
             request = job.send(None)
@@ -203,27 +213,29 @@ class Consumer(ConsumerShell[Handler, OnReset]):
             result: T = done.value
             return result
 
-    def _perform(self, request: work.Request, conn: Connection | None) -> Any:
+    def _perform(self, request: requests.Request, conn: Connection | None) -> Any:
         match request:
-            case work.Step(name):
+            case requests.Step(name):
                 return self._steps and self._steps(name)
-            case work.Ask(operation):
+            case requests.Ask(operation):
                 return self._store.run(operation, self._patience_s)
-            case work.Pause(seconds):
+            case requests.Pause(seconds):
                 return self._stopped or self._stop.wait(seconds)
-            case work.Transact(inner, alone):
+            case requests.Transact(inner, alone):
                 # One at a time: a handler need not care how many streams there are.
                 with self._alone if alone else nullcontext(), self._engine.begin() as conn:
                     return self._do(inner, conn)
         assert conn is not None
         match request:
-            case work.Fetch(statement, values):
-                return conn.execute(statement, values).scalar()
-            case work.Execute(statement, values):
-                return conn.execute(statement, values).rowcount
-            case work.Handle(stream, messages):
+            case requests.Fetch(statement, values):
+                with naming_missing_rights(self._engine):
+                    return conn.execute(statement, values).scalar()
+            case requests.Execute(statement, values):
+                with naming_missing_rights(self._engine):
+                    return conn.execute(statement, values).rowcount
+            case requests.Handle(stream, messages):
                 return check_done(self._handlers[stream](conn, messages))
-            case work.Restore(stream, state):
+            case requests.Restore(stream, state):
                 return check_done(self._resetters[stream](conn, state))
-            case work.InspectTransaction():
-                return work.transaction_state(conn)
+            case requests.InspectTransaction():
+                return requests.transaction_state(conn)

@@ -14,7 +14,7 @@ from headwater.log.handles import StreamHandle
 from headwater.log.topic import Topic
 from headwater.log.topic_groups import TopicStart
 from headwater.log.topics import TopicHandle
-from headwater.outbox.consumer_letters import ConsumerLetter, oldest
+from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven, oldest
 from headwater.outbox.consumer_source import ConsumerSource
 from headwater.outbox.consuming import Turn
 from headwater.outbox.plan import (
@@ -27,8 +27,9 @@ from headwater.outbox.plan import (
     one_of,
     streams_of,
 )
-from headwater.outbox.topic_turn import TopicTurn
-from headwater.outbox.work import Work
+from headwater.outbox.redriving import redrive
+from headwater.outbox.requests import Work
+from headwater.outbox.topic_consuming import TopicTurn
 from headwater.store.presence import ReportedPart
 
 H = TypeVar("H")
@@ -93,6 +94,15 @@ class ConsumerShell(Generic[H, R]):
         for turn in self._turns.values():
             found += yield from turn.dead(count)
         return oldest(found, count)
+
+    def _redrive(self) -> Work[ConsumerRedriven]:
+        """Handle the dead letters of all streams again."""
+        handled = failed = 0
+        for turn in self._turns.values():
+            within = turn.redrive() if isinstance(turn, TopicTurn) else redrive(turn)
+            done = yield from within
+            handled, failed = handled + done.handled, failed + done.failed
+        return ConsumerRedriven(handled, failed)
 
     @property
     def stats(self) -> ConsumerStats:

@@ -9,10 +9,11 @@ from headwater.log.handles import StreamHandle
 from headwater.log.reading import read_from
 from headwater.log.topics import TopicHandle, in_partition
 from headwater.log.types import Message, Passage
+from headwater.outbox import given_up
 from headwater.outbox.outages import is_passing
 from headwater.outbox.plan import ConsumerPlan
+from headwater.outbox.requests import Ask, Execute, Handle, InspectTransaction, Restore, Step, Work
 from headwater.outbox.reset import reset_of, resets_in
-from headwater.outbox.work import Ask, Handle, InspectTransaction, Restore, Step, Work
 
 log = logging.getLogger("headwater.outbox")
 
@@ -66,7 +67,7 @@ class ConsumerSource:
             raise
 
     def restore(self, record: Message) -> Work[None]:
-        """Replace the state, and apply again what lies between its position and the record."""
+        """Replace the state, and apply again what is between its position and the record."""
         try:
             reset = reset_of(record)
             if not self._plan.resets:
@@ -75,7 +76,7 @@ class ConsumerSource:
             raise Failed from error
         yield from self._call(Restore(self.name, reset.state))
         yield Step("restored")
-        at = reset.position + 1
+        at = applied = reset.position + 1
         while at < record.offset:
             count = min(self._plan.batch, record.offset - at)
             passage: Passage = yield Ask(read_from(self.stream, at, count, None))
@@ -84,6 +85,7 @@ class ConsumerSource:
             if passage.gap:
                 first, last = passage.gap[0], min(passage.gap[1], record.offset - 1)
                 self.check_gap((first, last))
+                applied = last + 1
                 log.warning(
                     "%s is reset without offsets %d to %d, which were evicted",
                     *(self.who, first, last),
@@ -97,6 +99,11 @@ class ConsumerSource:
             if again:
                 yield from self.handle(again)
             at = passage.next
+        if at > applied:
+            # They are applied now, also those that were given up before; evicted ones are not.
+            which = {"who": self._plan.name, "place": self.stream.name}
+            between = {"first": applied, "last": record.offset - 1}
+            yield Execute(given_up.FORGET_BETWEEN, {**which, **between})
 
     def _call(self, request: Handle | Restore) -> Work[None]:
         try:

@@ -29,20 +29,21 @@ from headwater.log.handles import Start
 from headwater.log.reading import read_from
 from headwater.log.types import Passage
 from headwater.outages import delay_s
+from headwater.outbox.burying import Burial
 from headwater.outbox.consumer_batch import ConsumerBatch, cut_batch
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerLetters, GivenUp
 from headwater.outbox.consumer_source import ConsumerSource, Failed
 from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.plan import ConsumerPlan, ConsumerStats
 from headwater.outbox.position import ConsumerPosition
-from headwater.outbox.reset import reset_tag
-from headwater.outbox.work import (
+from headwater.outbox.requests import (
     Ask,
     Pause,
     Step,
     Transact,
     Work,
 )
+from headwater.outbox.reset import reset_tag
 
 log = logging.getLogger("headwater.outbox")
 
@@ -52,7 +53,7 @@ WAIT_MS = 500
 REPORT_S = 1.0
 # A consumer that has nothing to do looks up its position this often: somebody may have moved it.
 DOUBT_S = 2.0
-# While it runs, each call of the store is retried for so long; then it is an outage.
+# While it runs, each call of the store is retried for that long; then it is an outage.
 PATIENCE_S = 1.0
 LONGEST_RETRY_S = 10.0
 GAPS_KEPT = 100
@@ -64,14 +65,23 @@ class Turn:
     After a failure, ``retry_at`` is when to try again; a Turn that runs alone waits by itself.
     """
 
-    def __init__(self, plan: ConsumerPlan, source: ConsumerSource) -> None:
+    def __init__(
+        self,
+        plan: ConsumerPlan,
+        source: ConsumerSource,
+        burial: Burial | None = None,
+        position: ConsumerPosition | None = None,
+    ) -> None:
+        self.plan = plan
+        self.source = source
         self.stream = source.stream
         self.stats = ConsumerStats()
-        self.position = ConsumerPosition(plan, self.stream)
+        self.position = position or ConsumerPosition(plan, self.stream)
         self.retry_at: float | None = None
-        self._plan = plan
-        self._source = source
-        self._letters = ConsumerLetters(plan.dead_letters(self.stream.name), self.stream)
+        if burial is None:
+            letters = ConsumerLetters(plan.dead_letters(self.stream.name), self.stream)
+            burial = Burial(plan, self.stream, letters, self.position)
+        self._burial = burial
         self._who = source.who
         self._reset_tag = reset_tag(plan.name)
         self._size = plan.batch
@@ -83,7 +93,7 @@ class Turn:
     def run(self) -> Work[None]:
         """Apply what comes, wait for more, and retry after an outage, until asked to stop."""
         self._retries = self._alone = True
-        outage = DatabaseOutage(self._who, log, self._plan.database, self._plan.time.monotonic)
+        outage = DatabaseOutage(self._who, log, self.plan.database, self.plan.time.monotonic)
         while not (yield Pause(0)):
             try:
                 handled = yield from self._advance(WAIT_MS)
@@ -114,10 +124,23 @@ class Turn:
         self._retries, self._alone, self.retry_at = True, False, None
         return (yield from self._advance(None))
 
+    def run_to(self, end: int) -> Work[None]:
+        """Apply what there is up to an offset, with batches of one message no more than that.
+
+        Raises LostFuture and PositionLost also when the position is behind the offset already.
+        """
+        self._retries, self._alone = False, True
+        if (yield from self.position.look_up()) > end:
+            yield from self._read(None)
+            return
+        while (yield from self.position.look_up()) <= end:
+            if (yield from self._advance(None)) is None:
+                break
+
     def seek(self, start: Start) -> Work[int]:
         """Set the position, whatever it was; returns the offset."""
         self._failures = self._suspect = 0
-        self._size = self._plan.batch
+        self._size = self.plan.batch
         return (yield from self.position.seek(start))
 
     def lag(self) -> Work[int]:
@@ -134,7 +157,7 @@ class Turn:
 
     def dead(self, count: int) -> Work[list[ConsumerLetter]]:
         """Return the oldest dead letters."""
-        letters: list[ConsumerLetter] = yield Ask(self._letters.dead(count))
+        letters: list[ConsumerLetter] = yield Ask(self._burial.letters.dead(count))
         return letters
 
     def _advance(self, block_ms: float | None) -> Work[int | None]:
@@ -173,8 +196,8 @@ class Turn:
             if (yield from self.position.has_moved()):
                 continue
             if beyond:
-                raise PositionLost(self._plan.name, self.stream.name, at, passage.last)
-            self._source.check_gap(passage.gap)
+                raise PositionLost(self.plan.name, self.stream.name, at, passage.last)
+            self.source.check_gap(passage.gap)
             self.stream.seen = seen
             break
         if passage.next == at:
@@ -184,10 +207,10 @@ class Turn:
         return cut_batch(at, passage, self._reset_tag)
 
     def _take(self, batch: ConsumerBatch) -> Work[int | None]:
-        observation = observe("consumer.batch", self._plan.name, batch.messages)
+        observation = observe("consumer.batch", self.plan.name, batch.messages)
         self._committing = False
         if not self._failures and batch.at >= self._suspect:
-            self._began_ms = int(self._plan.time.time() * 1000)
+            self._began_ms = int(self.plan.time.time() * 1000)
         try:
             moved = yield Transact(self._apply(batch), alone=True)
         except Failed as failed:
@@ -220,9 +243,9 @@ class Turn:
             return False
         yield Step("moved")
         if batch.reset:
-            yield from self._source.restore(batch.reset)
+            yield from self.source.restore(batch.reset)
         elif batch.messages:
-            yield from self._source.handle(batch.messages)
+            yield from self.source.handle(batch.messages)
         yield Step("handled")
         self._committing = True
         return True
@@ -243,7 +266,7 @@ class Turn:
         self.position.passed(batch.after)
         self._failures = 0
         left = self._suspect - batch.after
-        self._size = min(2 * self._size, left) if left > 0 else self._plan.batch
+        self._size = min(2 * self._size, left) if left > 0 else self.plan.batch
         if batch.gap:
             first, last = batch.gap
             log.warning("%s lost offsets %d to %d, which were evicted", self._who, first, last)
@@ -252,7 +275,7 @@ class Turn:
 
     def _step_aside(self) -> int:
         """Note that another process of this name was faster."""
-        self.position.next, self._failures, self._size = None, 0, self._plan.batch
+        self.position.next, self._failures, self._size = None, 0, self.plan.batch
         self.stats.overtaken += 1
         return 0
 
@@ -274,19 +297,19 @@ class Turn:
         if not last_try:
             log.warning(
                 "the handler of %s failed on offsets %d to %d, attempt %d of %d: %r",
-                *(self._who, first, last, self._failures, self._plan.attempts, error),
+                *(self._who, first, last, self._failures, self.plan.attempts, error),
             )
-            wait_s = delay_s(self._failures, self._plan.backoff_s, LONGEST_RETRY_S)
+            wait_s = delay_s(self._failures, self.plan.backoff_s, LONGEST_RETRY_S)
             if not self._alone:
-                self.retry_at = self._plan.time.monotonic() + wait_s
+                self.retry_at = self.plan.time.monotonic() + wait_s
                 return None
             return None if (yield Pause(wait_s)) else 0
         self._failures = 0
-        if self._plan.on_error == "stop":
+        if self.plan.on_error == "stop":
             if misfit is not None:
                 first = last = misfit
             raise PoisonedBatch(
-                *(self._plan.name, self.stream.name, first, last, tries, repr(error))
+                *(self.plan.name, self.stream.name, first, last, tries, repr(error))
             ) from error
         if not gives_up:
             self._suspect = max(self._suspect, batch.after)
@@ -301,28 +324,22 @@ class Turn:
         if misfit is not None:
             return True
         searching = batch.at < self._suspect and len(batch.records) > 1
-        return self._failures + 1 >= (1 if searching else self._plan.attempts)
+        return self._failures + 1 >= (1 if searching else self.plan.attempts)
 
     def _gives_up(self, batch: ConsumerBatch, misfit: int | None) -> bool:
         """Return whether a batch that fails now is not retried at all, whole or in parts."""
-        ends = self._plan.on_error == "stop" or len(batch.records) == 1
+        ends = self.plan.on_error == "stop" or len(batch.records) == 1
         return ends and self._is_last_try(batch, misfit)
 
     def _bury(self, batch: ConsumerBatch, given_up: GivenUp) -> Work[int]:
-        """Write a message to the dead letters, then move the position over it.
-
-        In that order: a crash in between writes the letter again, and the log deduplicates it.
-        """
+        """Write a message to the dead letters, and move the position over it."""
         message, error = given_up.message, given_up.error
-        yield Step("given up")
-        yield Ask(self._letters.bury(given_up, self.position.reader))
-        yield Step("buried")
-        if not (yield Transact(self.position.move(batch.at, batch.after))):
+        if not (yield from self._burial.bury(batch, given_up)):
             return self._step_aside()
         log.error(
             "%s gave up offset %d, which is now a dead letter in stream %r: %s",
             # The words of a codec may quote the value.
-            *(self._who, message.offset, self._letters.name),
+            *(self._who, message.offset, self._burial.letters.name),
             repr(error) if not isinstance(error, Undecodable) else f"it does not fit {error.codec}",
         )
         self.stats.dead += 1

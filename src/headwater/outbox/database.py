@@ -7,11 +7,13 @@ made as the engine makes them, with the same arguments and listeners.
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -41,6 +43,10 @@ Row: TypeAlias = "tuple[str, str, bytes] | tuple[str, str, bytes, bytes | None, 
 # The drivers that the streamer speaks to; an engine on another gets a twin that uses these.
 _DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 
+# Rates are those of so long, by so many batches at most.
+_RATE_MS: Final = 60_000
+_RATE_BATCHES: Final = 1000
+_HOST_CHARS: Final = 30
 # The locks of leaders whose database is in the memory of this process.
 _locks: WeakKeyDictionary[Engine, threading.Lock] = WeakKeyDictionary()
 
@@ -93,11 +99,19 @@ class OutboxDatabase(ABC):
             self.delete_headers(runs)
         self.delete(runs)
 
-    def note_batch(self, line: StreamedBatch) -> None:
-        """Write a line of the ledger, with the times of its rows, which are still there."""
-        if self._keeps_batches():
-            own = (CONTROL, line.first_id, line.last_id, line.stream)
-            self.change(self.statements.note_batch, *line[:8], *own)
+    def note_batch(self, lines: Sequence[StreamedBatch]) -> None:
+        """Write the lines of a batch, with the times of its rows, which are still there.
+
+        The rows are looked at once, however many streams they went to.
+        """
+        if not lines or not self._keeps_batches():
+            return
+        first, last = min(one.first_id for one in lines), max(one.last_id for one in lines)
+        found = self.fetch(self.statements.staged_times, first, last)
+        times = {stream: (earliest, latest) for stream, earliest, latest in found}
+        for line in lines:
+            staged = times.get(line.stream, (None, None))
+            self.change(self.statements.note_batch, *line[:8], *staged, CONTROL)
 
     def prune_batches(self, up_to: int) -> None:
         """Remove the oldest lines of the ledger."""
@@ -116,6 +130,16 @@ class OutboxDatabase(ABC):
         if not self._keeps_batches():
             return []
         return [StreamedBatch(*one) for one in self.fetch(self.statements.batches_of_row, row, row)]
+
+    def rows_per_s(self, now_ms: int, newest: int) -> float | None:
+        """Return how many rows a second went to the log lately; None without a ledger."""
+        if not self._keeps_batches():
+            return None
+        since_ms, after = now_ms - _RATE_MS, newest - _RATE_BATCHES
+        ((rows, first_ms, batches),) = self.fetch(self.statements.rate, after, since_ms)
+        # Of many small batches the oldest were not looked at.
+        span_ms = now_ms - first_ms if batches and batches >= _RATE_BATCHES else _RATE_MS
+        return float(rows or 0) * 1000 / max(span_ms, 1)
 
     def staged_row(self, row: int) -> StagedRow | None:
         """Return a row that is in the outbox still."""
@@ -193,8 +217,8 @@ class OutboxDatabase(ABC):
         """Try to become the one streamer of this outbox, until ``close``; returns whether it is."""
 
     @abstractmethod
-    def leader_lives(self) -> bool:
-        """Return whether some streamer leads now."""
+    def leader(self) -> str | None:
+        """Return which process holds the lock of the streamer; None when nobody leads."""
 
     @abstractmethod
     def watch(self) -> None:
@@ -207,6 +231,11 @@ class OutboxDatabase(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give up the lead; the connection goes back to where it came from."""
+
+
+def process_name() -> str:
+    """Return how a leader names itself to those who look: where it runs, and which process."""
+    return f"{socket.gethostname()[:_HOST_CHARS]} pid {os.getpid()}"
 
 
 class ConnectionSource:

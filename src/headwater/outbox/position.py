@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sqlalchemy import Insert, Table, text
+from sqlalchemy import Table, text
 from sqlalchemy.exc import DBAPIError
 
 from headwater.errors import CheckpointRemoved, InvalidInput, NotCreated, StoreError
@@ -21,10 +21,10 @@ from headwater.log.handles import Start, StreamHandle
 from headwater.log.history import NOTHING_SEEN, SeenHistory
 from headwater.log.reading import info, offset_at
 from headwater.log.retention import set_reader
-from headwater.outbox import checkpoints
+from headwater.outbox import checkpoints, given_up
 from headwater.outbox.plan import ConsumerPlan
-from headwater.outbox.schema import SCHEMA, checkpoints_table, histories_table
-from headwater.outbox.work import Ask, Execute, Fetch, Step, Transact, Work
+from headwater.outbox.requests import Ask, Execute, Fetch, Step, Transact, Work
+from headwater.outbox.schema import SCHEMA, checkpoints_table, given_up_table, histories_table
 from headwater.sql.driver_errors import is_missing_table
 from headwater.sql.safe_names import safe_name
 from headwater.sql.schemas import HAS_VERSIONS, VERSION
@@ -33,9 +33,12 @@ log = logging.getLogger("headwater.outbox")
 
 
 class ConsumerPosition:
-    """The position of a consumer: ``next`` is the offset it needs next, None until looked up."""
+    """The position of a consumer: ``next`` is the offset it needs next, None until looked up.
 
-    def __init__(self, plan: ConsumerPlan, stream: StreamHandle) -> None:
+    It is kept in SQL under the name of the stream, or under ``place``.
+    """
+
+    def __init__(self, plan: ConsumerPlan, stream: StreamHandle, place: str | None = None) -> None:
         self.next: int | None = None
         self.reader = plan.reader
         self._start = plan.start
@@ -43,6 +46,7 @@ class ConsumerPosition:
         self._dialect = plan.database.dialect.name
         self._where = safe_name(plan.database)
         self._stream = stream
+        self._place_name = place or stream.name
         self._time = plan.time
         self._reported: int | None = None
         self._reported_at = 0.0
@@ -81,7 +85,7 @@ class ConsumerPosition:
         return (yield from self.look_up()) != before
 
     def doubt(self, after_s: float) -> None:
-        """Have the position looked up again if it was not for so long."""
+        """Have the position looked up again if it was not for that long."""
         if self._found_at is not None and self._time.monotonic() - self._found_at >= after_s:
             self.next = None
 
@@ -95,6 +99,9 @@ class ConsumerPosition:
         position = yield from self._fetch()
         request = Fetch(checkpoints.LOAD_HISTORY, self._key())
         history: str | None = yield from _ask_table(request, histories_table)
+        if self._found_at is None:
+            # Not only when a message is given up: a table that is missing shows at the start.
+            yield from _ask_table(Fetch(given_up.LOOK, self._key()), given_up_table)
         return position, history
 
     def _fetch(self) -> Work[int | None]:
@@ -115,7 +122,7 @@ class ConsumerPosition:
         begun = yield from self.resolve(self._start)
         if begun != self._reported:
             yield from self._report(begun)
-        yield Transact(self._write(checkpoints.CREATE, begun))
+        yield Transact(self._create(begun, (yield from self.resolve("first"))))
         found = yield from self.load()
         return begun if found is None else found
 
@@ -153,12 +160,22 @@ class ConsumerPosition:
         else:
             self.next = None
 
-    def _write(self, statements: dict[str, Insert], position: int) -> Work[None]:
-        yield Execute(statements[self._dialect], self._row(position))
+    def _create(self, position: int, first: int) -> Work[None]:
+        if (yield Execute(checkpoints.CREATE[self._dialect], self._row(position))):
+            yield from self._forget_given_up(position, first)
 
-    def _place(self, position: int) -> Work[None]:
-        yield from self._write(checkpoints.PLACE, position)
+    def _place(self, position: int, first: int) -> Work[None]:
+        yield Execute(checkpoints.PLACE[self._dialect], self._row(position))
         yield from self._forget_history()
+        yield from self._forget_given_up(position, first)
+
+    def _forget_given_up(self, position: int, first: int) -> Work[None]:
+        """Forget that messages were given up which are handled again.
+
+        Those before ``first`` are evicted: nothing but their letters is left to handle.
+        """
+        request = Execute(given_up.FORGET_FROM, {**self._key(), "first": max(position, first)})
+        yield from _ask_table(request, given_up_table)
 
     def _delete(self) -> Work[int]:
         gone: int = yield from _ask_table(
@@ -171,7 +188,7 @@ class ConsumerPosition:
         yield from _ask_table(Execute(checkpoints.FORGET_HISTORY, self._key()), histories_table)
 
     def _key(self) -> dict[str, Any]:
-        return {"who": self._consumer, "place": self._stream.name}
+        return {"who": self._consumer, "place": self._place_name}
 
     def _row(self, position: int) -> dict[str, Any]:
         return {**self._key(), "new": position, "now_ms": int(self._time.time() * 1000)}
@@ -181,7 +198,7 @@ class ConsumerPosition:
     def report(self, every_s: float = 0.0) -> Work[None]:
         """Report the position to the log if it is new; not again before ``every_s`` is over.
 
-        When the store is away, a later call reports it.
+        When the store is down, a later call reports it.
         """
         if self.next is None or self.next == self._reported:
             return
@@ -210,7 +227,7 @@ class ConsumerPosition:
             return int((yield Ask(offset_at(self._stream, start))))
         if start > there.last + 1:
             raise InvalidInput(
-                f"offset {start} lies beyond stream {self._stream.name!r}, which ends at "
+                f"offset {start} is beyond stream {self._stream.name!r}, which ends at "
                 f"{there.last}; use an offset up to {there.last + 1}, 'first' or 'last'"
             )
         return start
@@ -223,7 +240,7 @@ class ConsumerPosition:
         before = yield from self.load()
         # Retention waits at the lower of both until the new position is committed.
         yield from self._report(target if before is None else min(target, before))
-        yield Transact(self._place(target))
+        yield Transact(self._place(target, (yield from self.resolve("first"))))
         yield from self._report(target)
         self.next = None
         return target

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from headwater.outbox.database import OutboxDatabase, Row
+from headwater.outbox.database import OutboxDatabase, Row, process_name
 from headwater.outbox.runs import Runs
 from headwater.outbox.schema import CHANNEL
 from headwater.outbox.streamer_sql import spell_statements
@@ -49,12 +49,14 @@ WHERE id BETWEEN first AND last
 # The lock is that of this very table, so that outboxes in several schemas do not share one.
 _LEAD = "SELECT pg_try_advisory_lock(1751344739, 'headwater_streamer'::regclass::oid::int)"
 _GIVE_UP = "SELECT pg_advisory_unlock(1751344739, 'headwater_streamer'::regclass::oid::int)"
-_LEADER_LIVES = """
-SELECT EXISTS (
-    SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 1751344739 AND granted
-    AND objid = 'headwater_streamer'::regclass AND objsubid = 2
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-)
+# What a session is called is shown to others of the same role.
+_NAME = "SELECT set_config('application_name', %s, false)"
+_NAMED = "headwater streamer "
+_LEADER = """
+SELECT pid, application_name FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND classid = 1751344739 AND granted
+AND objid = 'headwater_streamer'::regclass AND objsubid = 2
+AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
 
@@ -110,12 +112,16 @@ class PostgresDatabase(OutboxDatabase):
         """See OutboxDatabase."""
         if not self._leads:
             ((self._leads,),) = self.fetch(_LEAD)
+            if self._leads:
+                self.fetch(_NAME, f"{_NAMED}{process_name()}")
         return self._leads
 
-    def leader_lives(self) -> bool:
-        """See OutboxDatabase."""
-        ((lives,),) = self.fetch(_LEADER_LIVES)
-        return bool(lives)
+    def leader(self) -> str | None:
+        """See OutboxDatabase; one that names itself to its own role only is a session here."""
+        for session, name in self.fetch(_LEADER):
+            known = (name or "").startswith(_NAMED)
+            return str(name).removeprefix(_NAMED) if known else f"session {session} of Postgres"
+        return None
 
     def watch(self) -> None:
         """See OutboxDatabase."""

@@ -3,7 +3,7 @@
 A reset record is a message with the tag ``headwater.reset:<consumer>``: compaction keeps the latest
 of each consumer. It holds a position, and the state that is right once everything up to that
 position is applied. The consumer of that name replaces its state in one transaction, applies again
-what lies between the position and the record, and goes on behind it. Other consumers skip it.
+what is between the position and the record, and continues behind it. Other consumers skip it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def reset_of(message: Message) -> Reset:
     if not 0 <= reset.position < message.offset:
         raise InvalidInput(
             f"the reset record at offset {message.offset} is about position {reset.position}; "
-            "the position must lie before the record"
+            "the position must be before the record"
         )
     return reset
 
@@ -73,7 +73,7 @@ def write_reset(
     record that is written twice does no harm. With an AsyncStream, await the result.
     """
     if stream.codec is not None:
-        raise InvalidInput("a reset record is no value of a codec; open the stream without one")
+        raise InvalidInput("a reset record is not a value for a codec; open the stream without one")
     check_name(consumer, "consumer")
     check_count(position, "position", MAX_OFFSET)
     try:

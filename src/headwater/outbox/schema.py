@@ -13,7 +13,7 @@ from headwater.sql.schemas import Schema
 
 SCHEMA = Schema(__package__)
 
-# Who listens here is woken by every commit that staged something; Postgres only.
+# A listener here is woken by every commit that staged something; Postgres only.
 CHANNEL = "headwater_outbox"
 
 # The name of the one row of headwater_streamer.
@@ -79,6 +79,14 @@ histories_table = Table(
     Column("consumer", Text, primary_key=True),
     Column("stream", Text, primary_key=True),
     Column("history", Text, nullable=False),
+)
+
+given_up_table = Table(
+    "headwater_given_up",
+    metadata,
+    Column("consumer", Text, primary_key=True),
+    Column("stream", Text, primary_key=True),
+    Column("message_offset", BigInteger, primary_key=True),
 )
 
 

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from headwater.outbox.database import OutboxDatabase, Row
+from headwater.outbox.database import OutboxDatabase, Row, process_name
 from headwater.outbox.runs import Runs
 from headwater.outbox.streamer_sql import spell_statements
 
@@ -40,6 +41,7 @@ _IDLE_AFTER_S = 1.0
 
 # A process that asks whether a streamer leads holds its lock for a moment.
 _MOMENT_S = 0.002
+_NAME_CHARS = 200
 
 
 class SqliteDatabase(OutboxDatabase):
@@ -104,21 +106,25 @@ class SqliteDatabase(OutboxDatabase):
     def lead(self) -> bool:
         """See OutboxDatabase; a lock file is free when the process that held it is gone."""
         for _ in range(3):
-            if not self._leads:
-                self._leads = self._try()
+            if not self._leads and self._try():
+                self._leads = True
+                if self._held is not None:
+                    os.ftruncate(self._held, 0)
+                    os.pwrite(self._held, process_name().encode(), 0)
             if self._leads or not isinstance(self._lock, str):
                 break
             time.sleep(_MOMENT_S)
         return self._leads
 
-    def leader_lives(self) -> bool:
-        """See OutboxDatabase."""
-        if self._leads:
-            return True
-        if not self._try():
-            return True
-        self._give_up()
-        return False
+    def leader(self) -> str | None:
+        """See OutboxDatabase; the leader writes its name into the file of its lock."""
+        if not self._leads and self._try():
+            self._give_up()
+            return None
+        if not isinstance(self._lock, str):
+            return process_name()  # a database in memory is of this process alone
+        with Path(self._lock).open(encoding="utf-8", errors="replace") as lock:
+            return lock.read(_NAME_CHARS) or "a process of an older release"
 
     def watch(self) -> None:
         """See OutboxDatabase."""

@@ -70,7 +70,7 @@ _known: dict[type, tuple[Way, bool]] = {}
 
 
 def write_rows(conn: Any, rows: Rows) -> Awaitable[None] | None:
-    """Insert rows in their order; raises InvalidInput when ``conn`` is no known connection."""
+    """Insert rows in their order; raises InvalidInput when ``conn`` is not a known connection."""
     way, awaited = _known.get(type(conn)) or _find_way(type(conn))
     if awaited:
         return _write_in_turn(way, conn, rows)
@@ -135,8 +135,9 @@ def _way_of(kind: type) -> Way:
     if is_django(kind):
         return _by_django
     raise InvalidInput(
-        f"cannot stage by a {kind.__module__}.{kind.__qualname__}; pass the connection or session "
-        "that your transaction runs on, of SQLAlchemy, Django, psycopg, sqlite3 or aiosqlite"
+        f"cannot stage with a {kind.__module__}.{kind.__qualname__}; pass the connection or "
+        "session that your transaction runs on, of SQLAlchemy, Django, psycopg, sqlite3 or "
+        "aiosqlite"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headwater.outbox.consumer_letters import is_among_letters
 from headwater.outbox.runs import count_ids, read_runs
 
 if TYPE_CHECKING:
@@ -39,7 +40,11 @@ class Status:
     # How long ago the last batch was claimed or, once nothing of it is left, done; None before it.
     batch_idle_ms: int | None
     producer: str
+    # Which process holds the lock of the streamer; None when nobody leads.
+    leader: str | None
     streaming: bool
+    # Rows that went to the log, over the last minute; None without the ledger of batches.
+    rows_per_s: float | None
     checkpoints: tuple[Checkpoint, ...]
 
 
@@ -49,6 +54,7 @@ def read_status(database: OutboxDatabase) -> Status:
     exact = count < _COUNTED
     now = database.now_ms()
     control = database.control()
+    leader = database.leader()
     return Status(
         backlog=count if exact else span,
         exact=exact,
@@ -57,9 +63,13 @@ def read_status(database: OutboxDatabase) -> Status:
         batch=control.batch,
         batch_idle_ms=max(now - database.claimed_ms(), 0) if control.batch else None,
         producer=control.producer,
-        streaming=database.leader_lives(),
+        leader=leader,
+        streaming=leader is not None,
+        rows_per_s=database.rows_per_s(now, control.batch),
         checkpoints=tuple(
             Checkpoint(consumer, stream, next_offset, max(now - moved, 0))
             for consumer, stream, next_offset, moved in database.checkpoints()
+            # Where it is among its own dead letters is of no interest to anybody else.
+            if not is_among_letters(stream, consumer)
         ),
     )

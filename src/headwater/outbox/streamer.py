@@ -52,7 +52,7 @@ _MOST_BATCH = 10_000
 _STAND_BY_S = 0.5
 # A notification may get lost with a connection: the leader looks this often by itself.
 _LOOK_S = 1.0
-# A call of the store is retried for so long; then it is an outage, which is logged.
+# A call of the store is retried for that long; then it is an outage, which is logged.
 _PATIENCE_S = 1.0
 
 
@@ -127,7 +127,7 @@ class Streamer:
         0 when there is nothing, or when another streamer leads. When it returns, the rows are in
         the log and no longer in the outbox. Raises DatabaseUnreachable, DatabaseRefused,
         NotCreated, RowRefused, or an error of the store; nothing is lost then, and the next call
-        goes on.
+        continues.
         """
         self._retries = False
         while True:

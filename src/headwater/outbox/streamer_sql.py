@@ -1,4 +1,4 @@
-"""The SQL of the streamer that is the same on every database but for parameters and clock."""
+"""The SQL of the streamer that is the same on every database except for parameters and clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HAS_BATCHES: Final = {
 
 
 class Statements(NamedTuple):
-    """The SQL that is the same on every database but for its parameters and its clock."""
+    """The SQL that is the same on every database except for its parameters and its clock."""
 
     has_versions: str
     version: str
@@ -31,11 +31,13 @@ class Statements(NamedTuple):
     staged: str
     checkpoints: str
     has_batches: str
+    staged_times: str
     note_batch: str
     prune_batches: str
     batch_of_offset: str
     batches_of_row: str
     staged_row: str
+    rate: str
 
 
 def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -> Statements:
@@ -64,10 +66,11 @@ def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -
         "ORDER BY 1, 2",
         has_batches=_HAS_BATCHES.get(dialect)
         or HAS_VERSIONS[dialect].replace("headwater_schemas", batches_table.name),
-        # Times are read in the same statement: of rows that go, and of the claim that names them.
-        note_batch="INSERT INTO headwater_batches SELECT ?, ?, ?, ?, ?, ?, ?, ?, min(staged_ms), "
-        "max(staged_ms), (SELECT claimed_ms FROM headwater_streamer WHERE name = ?) "
-        "FROM headwater_outbox WHERE id BETWEEN ? AND ? AND stream = ? "
+        # Of rows that are about to go, all streams of a batch at once.
+        staged_times="SELECT stream, min(staged_ms), max(staged_ms) FROM headwater_outbox "
+        "WHERE id BETWEEN ? AND ? GROUP BY stream",
+        note_batch="INSERT INTO headwater_batches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
+        "(SELECT claimed_ms FROM headwater_streamer WHERE name = ?)) "
         "ON CONFLICT (batch, stream) DO UPDATE SET producer = excluded.producer, "
         "first_offset = excluded.first_offset, last_offset = excluded.last_offset, "
         "first_id = excluded.first_id, last_id = excluded.last_id, ids = excluded.ids, "
@@ -79,5 +82,7 @@ def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -
         batches_of_row="SELECT * FROM headwater_batches WHERE first_id <= ? AND last_id >= ? "
         "ORDER BY batch DESC LIMIT 100",
         staged_row="SELECT stream, staged_ms FROM headwater_outbox WHERE id = ?",
+        rate="SELECT sum(last_offset - first_offset + 1), min(claimed_ms), count(DISTINCT batch) "
+        "FROM headwater_batches WHERE batch > ? AND claimed_ms >= ?",
     )
     return Statements._make(text.replace("?", parameter) for text in found)

@@ -1,6 +1,6 @@
-"""What the errors of database drivers mean: which ones pass, which are final, and why.
+"""The meaning of database drivers' errors: which are temporary, which are final, and why.
 
-A server that restarts, a lock that is held, a deadlock: these say nothing about the work at hand,
+A server that restarts, a lock that is held, a deadlock: these say nothing about the current work,
 so that another try may succeed. A missing table, a missing right or a violated constraint will be
 met again by every try.
 """
@@ -35,6 +35,9 @@ _CANCELLED = "57014"
 _READ_ONLY = "25006"
 _ROLLED_BACK = "40"
 _NO_TABLE = "42P01"
+_NO_RIGHT = "42501"
+# A file or a connection that may only be read, or that the system does not let us use.
+_SQLITE_NO_RIGHT = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 # A server that starts, stops or has as many connections as it may have.
 _NOT_READY = {"57P01", "57P02", "57P03", "53300"}
 # While it connects, libpq passes on the words of the server and not its codes. What else it says is
@@ -61,8 +64,23 @@ def translating_errors(database: Database, *, table: str | None = None) -> Itera
         raise found from found.__cause__
 
 
+@contextmanager
+def naming_missing_rights(database: Database) -> Iterator[None]:
+    """Raise DatabaseRefused if a statement on our own tables needs a right that the user lacks.
+
+    Other errors pass as they are.
+    """
+    try:
+        yield
+    except exc.DBAPIError as error:
+        if not lacks_right(error):
+            raise
+        found = translated(error, database)
+        raise found from found.__cause__
+
+
 def translated(error: Exception, database: Database, *, table: str | None = None) -> OutboxError:
-    """Return what an error of a driver means: the database is away, or it refuses.
+    """Return what an error of a driver means: the database is down, or it refuses.
 
     With ``table``, a missing table is NotCreated, which names that one. The error is the cause of
     what is returned, unless it shows a secret.
@@ -83,7 +101,7 @@ def translated(error: Exception, database: Database, *, table: str | None = None
 def reason_of(error: BaseException, database: Database) -> str:
     """Return what a driver says, on one line and without secrets."""
     driver = _driver_error(error)
-    # Behind it Postgres repeats the statement and points into it.
+    # After it Postgres repeats the statement and points into it.
     text = str(driver).partition("\nLINE ")[0]
     words = " ".join(text.split()).rstrip(";")
     return without_secrets(words, database) or type(driver).__name__
@@ -127,6 +145,13 @@ def is_missing_table(error: BaseException) -> bool:
     return getattr(driver, "sqlstate", None) == _NO_TABLE or (
         isinstance(driver, sqlite3.OperationalError) and "no such table" in str(driver)
     )
+
+
+def lacks_right(error: BaseException) -> bool:
+    """Return whether a statement failed because the user may not run it."""
+    driver = _driver_error(error)
+    state = getattr(driver, "sqlstate", None)
+    return state == _NO_RIGHT or _sqlite_code(driver) in _SQLITE_NO_RIGHT
 
 
 def was_rolled_back_for_others(error: BaseException) -> bool:

@@ -41,7 +41,7 @@ def parse_url(text: str) -> URL:
 def open_engine(text: str, *, new: bool = False) -> Iterator[Engine]:
     """Yield an engine for a URL; its connections are closed at the end.
 
-    A SQLite file must exist unless ``new``: a typing error must not make an empty one; its folder
+    A SQLite file must exist unless ``new``: a typing error must not create an empty one; its folder
     must exist anyway. Raises InvalidInput and DatabaseUnreachable, which never show a password.
     """
     url = parse_url(text)
@@ -61,7 +61,7 @@ def open_engine(text: str, *, new: bool = False) -> Iterator[Engine]:
 
 
 def is_in_memory(url: URL) -> bool:
-    """Return whether a database lives in memory only."""
+    """Return whether a database is in memory only."""
     return url.get_backend_name() == "sqlite" and (
         not url.database
         or ":memory:" in url.database

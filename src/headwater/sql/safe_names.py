@@ -1,4 +1,4 @@
-"""What may be shown of a database: which one it is, and never how to get in.
+"""What may be shown of a database: which one it is, never its credentials.
 
 Every error, repr, log line and plan names a database by ``safe_name``. Parameters of a URL are
 shown by an allow-list, because any other may hold a secret. What a driver says goes through
@@ -60,7 +60,7 @@ def safe_name(database: Database) -> str:
         if key in _SHOWN.get(kind, ()) and not _holds_secret(value)
     ]
     user = quote(url.username or "", safe=" +") + (f":{HIDDEN}" if url.password else "")
-    # Behind an @ that was not encoded, the rest of a password passes for a host.
+    # After an @ that was not encoded, the rest of a password is parsed as a host.
     host = (url.host or "").rpartition("@")[2]
     place = f"[{host}]" if ":" in host else host
     place += f":{url.port}" if url.port else ""
@@ -117,7 +117,7 @@ def _secrets(url: URL) -> Iterator[str]:
     harmless = _SHOWN.get(url.get_backend_name(), set()) | _harmless()
     for name, values in url.normalized_query.items():
         for value in values:
-            # Without so short ones a text would lose its numbers.
+            # Hiding very short values would remove ordinary numbers from a text.
             if (name not in harmless and len(value) > _SHORT) or _holds_secret(value):
                 yield value
 

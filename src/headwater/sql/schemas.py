@@ -1,12 +1,12 @@
 """Tables of our own in a user's database: numbered SQL files, and the one way they are run.
 
 ``<package>/sql/<dialect>/NNNN_name.sql`` is the one definition of a package's tables. Files are run
-in the order of their numbers. Each may be run again, so that whoever keeps migrations of their own
-may run the same files. Statements are separated by empty lines.
+in the order of their numbers. Each may be run again, so that users with their own migrations may
+run the same files. Statements are separated by empty lines.
 
-A file that only adds leaves older programs at work. One that they cannot work with has to note its
-number in ``headwater_schemas`` (package, version), where none means 1: whoever opens the tables and
-has no file of that number is refused before anything is done.
+A file that only adds something does not disturb older programs. A file that they cannot work with
+has to record its number in ``headwater_schemas`` (package, version), where none means 1: a program
+that has no file of that number is refused before anything is done.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HAS_VERSIONS = {
 }
 VERSION = "SELECT version FROM headwater_schemas WHERE package = :package"
 
-# Whether the files can be run here: by who may create, and owns the tables that are there.
+# Whether the files can be run here: the user may create tables, and owns those that exist.
 _MAY_CREATE = """
 SELECT has_schema_privilege(current_schema(), 'CREATE') AND NOT EXISTS (
     SELECT 1 FROM unnest(CAST(:names AS text[])) AS name JOIN pg_class ON oid = to_regclass(name)
@@ -46,7 +46,7 @@ SELECT has_schema_privilege(current_schema(), 'CREATE') AND NOT EXISTS (
 
 # Any number that nobody else in the database uses.
 _CREATING = 0x6865616477617465
-# SQLite refuses at once, whatever its timeout, who would set a mode while another sets it.
+# SQLite refuses at once, whatever the timeout, when two connections set a mode at the same time.
 _PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -55,7 +55,7 @@ class Schema:
 
     def __init__(self, package: str) -> None:
         self._package = package
-        # Short, for it stands in the user's database: "outbox", "sql_sink", "jobs".
+        # Short, because it is stored in the user's database: "outbox", "sql_sink", "jobs".
         self.name = package.rpartition(".")[2]
 
     def check_version(self, found: int | None, dialect: str, where: str) -> None:
@@ -140,7 +140,8 @@ class Schema:
                 conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATING})")
             elif not driver.in_transaction:
                 conn.exec_driver_sql("BEGIN IMMEDIATE")
-            # Once more, as somebody may have changed them while this one waited for the lock.
+            # Check again, because another process may have changed them while this one waited for
+            # the lock.
             self.check(conn)
             for statement in self.statements(conn.dialect.name):
                 conn.exec_driver_sql(statement)

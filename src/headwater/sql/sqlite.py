@@ -18,7 +18,7 @@ class SqliteFile:
         file = sqlite_file(url)
         if file is None:
             raise InvalidInput(
-                "a database in memory is there for one process only; use one in a file: "
+                "a database in memory exists for one process only; use one in a file: "
                 "sqlite:///file"
             )
         self.path = file.resolve()
@@ -35,7 +35,7 @@ class SqliteFile:
             raise DatabaseUnreachable(self.where, "there is no such file")
 
     def connect(self, *, wait_s: float, read_only: bool = False) -> sqlite3.Connection:
-        """Connect in autocommit mode; ``wait_s`` is the patience with others that write.
+        """Connect in autocommit mode; ``wait_s`` is how long it waits for other writers.
 
         Raises DatabaseUnreachable.
         """

@@ -2,7 +2,7 @@
 
 Each partition has its own position, history and dead letters, as a stream has. Processes of one
 name share the partitions batch by batch: each begins with another one, and whoever finds that a
-position has moved meanwhile goes on with the next partition.
+position has moved meanwhile continues with the next partition.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from headwater.log.reading import complete
 from headwater.log.topic_groups import TopicStart
 from headwater.log.topic_reading import TURN_MS, await_news
 from headwater.log.topics import TopicHandle, check_partition, partition_of
-from headwater.outbox.consumer_letters import ConsumerLetter, oldest
+from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven, oldest
 from headwater.outbox.consumer_source import ConsumerSource
 from headwater.outbox.consuming import DOUBT_S, REPORT_S, WAIT_MS, Turn
 from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.plan import ConsumerPlan, ConsumerStats
-from headwater.outbox.work import Ask, Pause, Work
+from headwater.outbox.redriving import redrive
+from headwater.outbox.requests import Ask, Pause, Work
 from headwater.store.call import Operation, Token
 
 log = logging.getLogger("headwater.outbox")
@@ -98,6 +99,11 @@ class TopicTurn:
         """Return the oldest dead letters, of all partitions."""
         found = yield from self._each(lambda turn: turn.dead(count))
         return oldest(chain.from_iterable(found), count)
+
+    def redrive(self) -> Work[ConsumerRedriven]:
+        """Handle the dead letters of all partitions again."""
+        found = yield from self._each(redrive)
+        return ConsumerRedriven(sum(one.handled for one in found), sum(one.failed for one in found))
 
     def remove(self) -> Work[bool]:
         """Remove the consumer from every partition; returns whether it existed."""
