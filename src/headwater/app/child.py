@@ -1,7 +1,7 @@
 """A process of an application: runs the parts that its supervisor assigns, and reports on them.
 
 It ends when its supervisor asks it to, by SIGTERM, and when its supervisor is gone, by whatever
-means; each time it finishes what is begun within the time of the drain, and returns the rest.
+means; each time it finishes running work within the time of the drain, and returns the rest.
 """
 
 from __future__ import annotations
@@ -50,9 +50,11 @@ from headwater.stopping import StopSignal, stop_on_signals
 log = logging.getLogger("headwater.app")
 
 REPORT_S: Final = 1.0
+# What was done is reported after so long: a process that is killed has not reported that much.
+COUNT_S: Final = 0.1
 # How long a check waits for a store of which no server answers.
 WAIT_MS: Final = 10_000
-# A store that has not answered by then is away.
+# A store that has not answered by then is down.
 STORE_S: Final = 1.0
 BAD_APP: Final = 2
 
@@ -100,7 +102,7 @@ class Child:
             app.places = Places(begin.store or given.store, begin.db or given.db, given.profile)
             parts = chosen(app.parts.values(), begin.only, begin.without)
             if begin.check:
-                faults = _check(parts, app.places)
+                faults = [*_check(parts, app.places), *_check_memory(begin.memory)]
         except InvalidInput as error:
             if error.__cause__ is not None:
                 log.error("the application cannot be imported", exc_info=error.__cause__)
@@ -139,12 +141,11 @@ class Child:
         at = 0.0
         while True:
             now = time.monotonic()
-            states = [(state.status, state.restarts) for state in runner.states()]
+            states = [(state.status, state.restarts, state.counts) for state in runner.states()]
             if states != said or now >= at:
                 self._report(runner)
                 said, at = states, now + REPORT_S
-            # A change of state is soon known; the numbers come once in a while.
-            wait_s = 0.1 if any(status == "starting" for status, _ in states) else REPORT_S / 2
+            wait_s = COUNT_S
             if until is not None:
                 wait_s = min(wait_s, until - now)
                 if wait_s <= 0:
@@ -199,7 +200,7 @@ class Child:
         (self._hurry if self._stop.is_set() else self._stop).set()
 
     def _look_at_store(self, parts: list[Part], resources: Resources) -> None:
-        """Look now and then whether the store answers, and how much waits for parts."""
+        """Look from time to time whether the store answers, and how much waits for parts."""
         while not self._stop.wait(REPORT_S):
             try:
                 resources.hw.store.run(info(StreamHandle("headwater", set())), STORE_S)
@@ -226,6 +227,18 @@ def _check(parts: list[Part], places: Places) -> list[Fault]:
         return check_parts(parts, resources)
     finally:
         resources.close()
+
+
+def _check_memory(most: int) -> Iterator[Fault]:
+    """Refuse a limit that a process exceeds before its first message: it would not work at all."""
+    used = memory_bytes()
+    if 0 < most < used:
+        enough = -(-2 * used // 10_000_000) * 10
+        yield Fault(
+            "--max-memory",
+            f"a process of this application uses {used // 1_000_000} MB before its first message, "
+            f"and {most // 1_000_000} MB are allowed; give room to work, as {enough}MB",
+        )
 
 
 def _files(target: str) -> list[str]:

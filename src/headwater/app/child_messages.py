@@ -14,7 +14,10 @@ _PIECE = 65536
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):
-    """To a process: import the application, check it if asked to, and answer with Checked."""
+    """To a process: import the application, check it if asked to, and answer with Checked.
+
+    ``memory`` is the most bytes that it may use; 0 is no limit.
+    """
 
     target: str
     store: str | None
@@ -24,13 +27,14 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     log: str
     number: int
     check: bool
+    memory: int
 
 
 class Assign(msgspec.Struct, tag=True, frozen=True):
     """To a process: run these parts, and report.
 
     When it is ``watched``, it looks whether the store answers, and at the lag of the ``lags``.
-    ``counts`` is the file in which all processes count for metrics, of so many processes.
+    ``counts`` is the file in which all processes count for metrics, of this many processes.
     """
 
     parts: list[str]
@@ -89,7 +93,7 @@ class PartReport(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, tag=True, frozen=True):
-    """From a process, about once a second: its parts, and the bytes of memory that it uses.
+    """From a process, every second and soon after a change: its parts, and its bytes of memory.
 
     ``trouble`` is why the store cannot be used, if the process looks for that.
     """

@@ -44,7 +44,7 @@ class Housekeeper:
                 self._stop.wait(outage.meet(error))
 
     def stop(self) -> None:
-        """Ask ``run`` to end after the object at hand."""
+        """Ask ``run`` to end after the current object."""
         self._stop.set()
 
     def _keep_all(self) -> None:
@@ -73,7 +73,7 @@ class Housekeeper:
                     self.faults += 1
                     log.error("stream %r could not be kept: %s", name, kept.fault)
         except UnreadableNode as error:
-            # Damage of one keeps nobody from the others.
+            # Damage of one object does not keep the others from being handled.
             self.faults += 1
             log.error("%r could not be kept: %s", name, error)
 

@@ -32,15 +32,32 @@ def load_app(target: str) -> App:
 def _imported(name: str, target: str) -> Any:
     if not name or not all(step.isidentifier() for step in name.split(".")):
         raise InvalidInput(
-            f"{target!r} is no module and name; write module:app, as in shop.jobs:app"
+            f"{target!r} is not a module and a name; write module:app, as in shop.jobs:app"
         )
+    if name.endswith(".py"):
+        app = target.partition(":")[2] or "app"
+        raise InvalidInput(f"{name!r} is a file; write {name.removesuffix('.py')}:{app}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        module = importlib.import_module(name) if importlib.util.find_spec(name) else None
+        module = importlib.import_module(name) if _is_there(name) else None
     except Exception as error:
         raise InvalidInput(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     if module is None:
-        raise InvalidInput(f"there is no module {name!r} in {here} or among what is installed")
+        raise InvalidInput(
+            f"there is no module {name!r} in {here} or among what is installed; check the name, or "
+            "change to the directory of the module"
+        )
     return module
+
+
+def _is_there(name: str) -> bool:
+    """Return whether there is such a module; whatever it lies in is imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        # It lies in nothing, or in a module that is not a package.
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            return False
+        raise

@@ -1,7 +1,7 @@
-"""Log lines that say of which part and message they are: as text for people, or as JSON.
+"""Log lines that name their part and message: as text for people, or as JSON.
 
-While a handler runs, whatever it logs has part, object, offset or id, attempt and trace id of its
-message; so have the lines of workers about attempts that failed.
+While a handler runs, its log lines have the part, object, offset or id, attempt and trace id of its
+message; so do the lines of workers about failed attempts.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ log = logging.getLogger("headwater.app")
 PartStatus: TypeAlias = Literal["starting", "running", "resting", "stopped"]
 FIRST_REST_S: Final = 0.5
 LONGEST_REST_S: Final = 30.0
-# Who worked for so long before it died is started again as if it died for the first time.
+# A part that ran for this long before it died is restarted as if it died for the first time.
 WELL_S: Final = 60.0
 
 
@@ -50,7 +50,7 @@ class PartRun:
         self._lock = threading.Lock()
 
     def begin(self, work: Work) -> bool:
-        """Note that the work is opened; returns whether it shall run."""
+        """Note that the work is opened; returns whether it should run."""
         with self._lock:
             self._work = work
             self._began = self._clock()

@@ -1,7 +1,7 @@
 """The seam between an application and what it runs: a part, and the work that it opens.
 
 A part is a declaration: its name, what it needs, how it is checked, and how its work is opened. The
-work is what runs until it is asked to stop; it is opened anew each time the part is started.
+work is what runs until it is asked to stop; it is opened again each time the part is started.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Part(ABC):
 
     ``object`` names what it works on, for logs and views. An ``is_async`` part runs on the event
     loop of its process, any other in a thread. A part that is ``spread`` runs in each process of an
-    application, any other in one of them; with ``processes`` it runs in so many of its own.
+    application, any other in one of them; with ``processes`` it runs in that many of its own.
     """
 
     kind: ClassVar[str]

@@ -9,7 +9,7 @@ from headwater.app.child_messages import PartPlan
 
 
 class ProcessPlan(NamedTuple):
-    """A process that there shall be: its number, and the names of its parts."""
+    """A process that should exist: its number, and the names of its parts."""
 
     number: int
     parts: tuple[str, ...]
@@ -19,7 +19,7 @@ def plan_processes(parts: Sequence[PartPlan], workers: int) -> list[ProcessPlan]
     """Return the processes for parts: so many workers, and those that parts ask for themselves.
 
     A part that is spread runs in each worker, any other in the first one; a part that asks for
-    processes runs in so many of its own, and in no worker.
+    processes runs in that many of its own, and in no worker.
     """
     shared = [part for part in parts if part.processes is None]
     found: list[tuple[str, ...]] = []

@@ -1,4 +1,4 @@
-"""A process of an application, as its supervisor sees it: started, told, heard, ended."""
+"""A process of an application, as its supervisor sees it: start, commands, reports, end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs parts in one process: sync ones in threads, async ones as tasks of one event loop.
 
-A part that dies is started again, later each time. When they are asked to stop, parts finish what
-is begun; what is not done in time is returned, so that nothing waits for its deadline.
+A part that dies is started again, later each time. When they are asked to stop, parts finish
+running work; what is not done in time is returned, so that nothing waits for its deadline.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("headwater.app")
 
 # How long cancelled handlers and the store have, at the end of a drain.
 _LAST_S = 6.0
-# How long a report waits for a store that is away.
+# How long a report waits for a store that is down.
 _BEAT_PATIENCE_S = 1.0
 
 
@@ -102,7 +102,7 @@ class Runner:
         return self._stop.is_set()
 
     def drain(self, seconds: float, hurry: StopSignal | None = None) -> int:
-        """Stop, wait so long for what is begun, and return the rest to the store.
+        """Stop, wait this long for what is begun, and return the rest to the store.
 
         Setting ``hurry`` ends the wait. Returns how many messages were not done.
         """
@@ -253,7 +253,7 @@ def _run_loop(run: Callable[[], object]) -> None:
 
 
 def wait_for_any(signals: Iterable[StopSignal], seconds: float | None) -> None:
-    """Wait until one of them is set, so long at most."""
+    """Wait until one of them is set, at most this long."""
     poll = select.poll()
     for one in signals:
         poll.register(one, select.POLLIN)

@@ -1,7 +1,7 @@
 """The supervisor: starts the processes of an application, keeps their number, and ends them.
 
-It runs no code of the application itself, so that nothing of that can harm it. One process checks
-the application first; only when nothing is wrong are parts assigned. A process that dies is started
+It runs no code of the application itself, so the application cannot harm it. One process checks the
+application first; only when nothing is wrong are parts assigned. A process that dies is started
 again, later each time. When the supervisor dies, by whatever means, its processes end.
 """
 
@@ -12,17 +12,18 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from headwater.app.child_messages import Assign, Begin, Checked, Hurry, PartPlan, Stop
-from headwater.app.part_run import FIRST_REST_S, LONGEST_REST_S, WELL_S
-from headwater.app.plan import ProcessPlan, plan_processes
+from headwater.app.plan import plan_processes
 from headwater.app.process import GRACE_S, ChildProcess, how_it_ended
+from headwater.app.process_place import ProcessPlace
 from headwater.app.reloading import WatchedFiles
 from headwater.app.totals import PartTotal, Totals
 from headwater.errors import AppRefused
-from headwater.outages import delay_s
 from headwater.stopping import StopSignal, stop_on_signals
 
 log = logging.getLogger("headwater.app")
@@ -50,17 +51,6 @@ class RunPlan:
     watched: bool = False
 
 
-@dataclass(slots=True)
-class _Place:
-    """A process that there shall be, and the one that there is."""
-
-    plan: ProcessPlan
-    process: ChildProcess | None = None
-    deaths: int = 0
-    start_at: float = 0.0
-    replaced: bool = field(default=False)
-
-
 class Supervisor:
     """Runs an application by a plan until it is told to stop.
 
@@ -79,7 +69,7 @@ class Supervisor:
         self._show_faults = show_faults
         self._lines = lines
         self._counts = counts
-        self._places: list[_Place] = []
+        self._places: list[ProcessPlace] = []
         self._files = WatchedFiles()
         self._totals = Totals()
         self._stop = StopSignal()
@@ -90,7 +80,7 @@ class Supervisor:
 
     @property
     def processes(self) -> int:
-        """How many processes there shall be."""
+        """How many processes there should be."""
         return len(self._places)
 
     def parts(self) -> list[PartTotal]:
@@ -164,7 +154,7 @@ class Supervisor:
             return
         self._totals.plans(checked.parts)
         plans = plan_processes(checked.parts, self._plan.workers)
-        self._places = [_Place(plan) for plan in plans]
+        self._places = [ProcessPlace(plan) for plan in plans]
         self._places[0].process = first
         self._assign(self._places[0], first, checked.parts)
         for place in self._places[1:]:
@@ -192,7 +182,7 @@ class Supervisor:
                 self._places = []
                 return
 
-    def _look_at(self, place: _Place) -> None:
+    def _look_at(self, place: ProcessPlace) -> None:
         process = place.process
         if process is None:
             if time.monotonic() >= place.start_at:
@@ -201,61 +191,36 @@ class Supervisor:
             self._bury(place, process, process.code)
         else:
             process.kill_if_due()
-            self._replace_if_unfit(place, process)
+            place.replace_if_unfit(process, self._plan.memory, self._plan.drain_ms)
 
-    def _bury(self, place: _Place, process: ChildProcess, code: int) -> None:
-        """Note that a process has ended, and when the next takes its place."""
+    def _bury(self, place: ProcessPlace, process: ChildProcess, code: int) -> None:
         process.close()
         self._totals.bury(process.parts)
-        place.process = None
-        number, parts = place.plan.number, ", ".join(place.plan.parts)
-        if place.replaced:
-            place.replaced = False
-            place.start_at = 0.0
-            return
-        if time.monotonic() - process.started >= WELL_S:
-            place.deaths = 0
-        place.deaths += 1
-        rest_s = delay_s(place.deaths, FIRST_REST_S, LONGEST_REST_S)
-        place.start_at = time.monotonic() + rest_s
-        words = "process %d (%s) %s, and is started again in %g s"
-        log.error(words, number, parts, how_it_ended(code), rest_s)
-        self._totals.restarted(place.plan.parts)
-
-    def _replace_if_unfit(self, place: _Place, process: ChildProcess) -> None:
-        """Drain a process that has grown too large, or whose threads are stuck past their time."""
-        most = self._plan.memory
-        stuck = [part.name for part in process.parts.values() if part.stuck]
-        if place.replaced or not (stuck or 0 < most < process.memory):
-            return
-        place.replaced = True
-        why = f"uses {process.memory >> 20} MB, more than {most >> 20}"
-        if stuck:
-            why = f"has a handler of {stuck[0]} that runs past its time"
-        words = "process %d (%s) %s: it is drained and replaced"
-        log.warning(words, place.plan.number, ", ".join(place.plan.parts), why)
-        process.tell(Stop())
-        process.kill_after(self._plan.drain_ms / 1000 + GRACE_S)
+        if place.bury(process, code):
+            self._totals.restarted(place.plan.parts)
 
     # ── Processes ────────────────────────────────────────────────────────────────────────────
 
     def _spawn(self, number: int, *, check: bool) -> ChildProcess:
         plan = self._plan
         share = () if self._counts is None else (self._counts,)
-        process = ChildProcess(share, self._lines)
-        process.tell(
-            Begin(
-                *(plan.target, plan.store, plan.db, list(plan.only), list(plan.without)),
-                *(plan.log, number, check),
-            )
+        begin = Begin(
+            *(plan.target, plan.store, plan.db, list(plan.only), list(plan.without)),
+            *(plan.log, number, check, plan.memory),
         )
+        # Raises for words that are not UTF-8, before a process is started that nobody would end.
+        msgspec.json.encode(begin)
+        process = ChildProcess(share, self._lines)
+        process.tell(begin)
         return process
 
-    def _start(self, place: _Place) -> None:
+    def _start(self, place: ProcessPlace) -> None:
         place.process = self._spawn(place.plan.number, check=False)
         self._assign(place, place.process, self._totals.known)
 
-    def _assign(self, place: _Place, process: ChildProcess, parts: Sequence[PartPlan]) -> None:
+    def _assign(
+        self, place: ProcessPlace, process: ChildProcess, parts: Sequence[PartPlan]
+    ) -> None:
         # One process looks up the lag of each part.
         first = {
             part.name: next(p.plan.number for p in self._places if part.name in p.plan.parts)
@@ -274,7 +239,7 @@ class Supervisor:
         )
 
     def _hear(self, processes: Sequence[ChildProcess], wait_s: float) -> None:
-        """Take what processes say, waiting so long for it, or for a signal."""
+        """Take what processes say, waiting this long for it, or for a signal."""
         poll = select.poll()
         poll.register(self._stop, select.POLLIN)
         speakers: dict[int, ChildProcess] = {}

@@ -1,4 +1,4 @@
-"""Timed jobs as a part of an application: all of one manner, sync or async, in one runner."""
+"""Timed jobs as a part of an application: all of one kind, sync or async, in one runner."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class _Parts(Protocol):
 
 
 class AppJobs(JobTable):
-    """The timed jobs of an application, of both manners; each goes to the part of its own."""
+    """The timed jobs of an application, of both kinds; each goes to the part of its own."""
 
     def __init__(self, app: _Parts) -> None:
         super().__init__()
         self._app = app
 
     def add(self, job: TimedJob) -> None:
-        """Add a job; raises InvalidInput when there is one of its name, of whichever manner."""
+        """Add a job; raises InvalidInput when there is one of its name, of whichever kind."""
         super().add(job)
         own = TimedPart(is_async=is_async(job.handler))
         part = self._app.parts.get(own.name)

@@ -5,7 +5,7 @@ import headwater.testing
 with headwater.testing.store() as hw:
     hw.stream("rides").write("ride-1", b"{}")
 
-The pytest plugin, which is loaded by itself, makes a store for each test that asks for ``hw``.
+The pytest plugin, which is loaded automatically, makes a store for each test that asks for ``hw``.
 """
 
 from headwater.testing.clock import StoreClock

@@ -48,8 +48,8 @@ return redis.call('INCRBY', KEYS[1], ms)
 class StoreClock:
     """The time of a store; it runs as any clock does, and can be moved forward.
 
-    Whoever is blocked on the store looks again after each move. What is counted in this process
-    stays with its own clock: ``block_ms``, and how long a call waits for a store that is away.
+    Blocked readers look again after each move. What is counted in this process stays with its own
+    clock: ``block_ms``, and how long a call waits for a store that is down.
     """
 
     def __init__(self, command: Callable[..., Any]) -> None:
@@ -71,7 +71,7 @@ class StoreClock:
     def advance(self, by: Duration) -> None:
         """Move the clock forward, by milliseconds or a timedelta.
 
-        All that is due by then is due at once, as if the process had been asleep for so long.
+        All that is due by then is due at once, as if the process had been asleep for that long.
         """
         ms = check_ms(by, "by")
         if not self._loaded:
@@ -88,7 +88,8 @@ class StoreClock:
         by = moment - self.now()
         if by < dt.timedelta(0):
             raise InvalidInput(
-                f"{moment} is over, and a clock cannot be moved back; begin with another store"
+                f"{moment} is in the past, and a clock cannot be moved back; start with another "
+                "store"
             )
         self.advance(by)
 

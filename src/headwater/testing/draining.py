@@ -188,7 +188,7 @@ def drain(
     threads; async ones of an App run in a loop of its own. ``store`` and ``db`` are used in the
     place of those that an App names. An error of a handler is counted, and its message is retried
     or buried as always. Raises AssertionError after ``limit`` messages, StoreError when the store
-    is away, and what consumers and streamers raise.
+    is down, and what consumers and streamers raise.
     """
     if any(has_async_parts(part) for part in parts):
         check_no_loop()

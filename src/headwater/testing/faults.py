@@ -81,7 +81,7 @@ class StoreFaults:
     def lose(self, operation: str, *, times: int = 1) -> None:
         """Let calls be carried out and their answers be lost: the caller gets OutcomeUnknown.
 
-        It is what a caller sees when the connection breaks and the store stays away.
+        It is what a caller sees when the connection breaks and the store stays down.
         """
         self._add(operation, times, lambda called: Interference(after=OutcomeUnknown(called, _WHY)))
 
@@ -94,7 +94,7 @@ class StoreFaults:
         self._add(operation, times, lambda _: Interference(after=redis.ConnectionError(_WHY)))
 
     def slow(self, operation: str, delay_ms: Duration, *, times: int = 1) -> None:
-        """Let calls wait so long before they are sent, by the clock of this process."""
+        """Let calls wait this long before they are sent, by the clock of this process."""
         delay_s = check_ms(delay_ms, "delay_ms") / 1000
         self._add(operation, times, lambda _: Interference(delay_s))
 
@@ -110,7 +110,7 @@ class StoreFaults:
             self._faults.clear()
 
     def meet(self, command: tuple[Any, ...]) -> Interference | None:
-        """Return what becomes of a command: what the first fault says that is for it."""
+        """Return what happens to a command: what the first fault says that is for it."""
         if not self._faults:
             return None
         name, function = operation_of(command)

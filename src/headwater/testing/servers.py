@@ -60,7 +60,7 @@ class PooledServer:
         return address
 
     def close_address(self, address: Path) -> None:
-        """End an address: nobody connects by it again, and who is connected is so no longer."""
+        """End an address: nobody can connect with it again, and open connections are closed."""
         address.unlink(missing_ok=True)
         self.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         self.command("FLUSHALL", "SYNC")

@@ -25,8 +25,8 @@ from headwater.testing.servers import pool
 class PrivateStore(Headwater):
     """A client of a store that is private to a test, with its clock and its faults.
 
-    ``url`` is the address of the store for other clients; it ends with the store, and with it all
-    that was written, whoever is still connected.
+    ``url`` is the address of the store for other clients; it ends with the store and everything
+    that was written, even if clients are still connected.
     """
 
     url: str
@@ -65,7 +65,7 @@ class PrivateStore(Headwater):
         self._server.kill()
 
     def start(self) -> None:
-        """Start the server again after ``kill``; clients that wait for it go on."""
+        """Start the server again after ``kill``; clients that wait for it continue."""
         self._server.start()
 
     def close(self) -> None:

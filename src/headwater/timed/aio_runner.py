@@ -48,7 +48,7 @@ class AsyncTimedRunner(JobTable):
         super().add(job)
 
     async def run(self) -> None:
-        """Run jobs until ``stop``; when the store is away, retry until it is back.
+        """Run jobs until ``stop``; when the store is down, retry until it is back.
 
         When it is asked to stop, nothing more is begun; when it returns, running jobs have ended.
         When it is cancelled, its handlers are, and their runs are returned untried.
@@ -82,9 +82,9 @@ class AsyncTimedRunner(JobTable):
         self._stop.set()
 
     def give_back(self) -> int:
-        """Cancel the runs that go on here, so that ``run`` returns them and ends; returns how many.
+        """Cancel runs in progress here, so that ``run`` returns them and ends; returns how many.
 
-        To be called in the event loop. Another runner begins them anew at once.
+        To be called in the event loop. Another runner begins them again at once.
         """
         self.stop()
         for task in self._running:
@@ -128,7 +128,7 @@ class AsyncTimedRunner(JobTable):
         await self._wait(engine.wait_ms(free) / 1000)
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for something to end, or for the request to stop, for so long; take what ended."""
+        """Wait for something to end, or for the request to stop, for that long; take what ended."""
         stop = asyncio.create_task(self._stop.wait(seconds))
         try:
             waiting = {*self._running, *([] if self._stop.is_set() else [stop])}

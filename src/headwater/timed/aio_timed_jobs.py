@@ -35,7 +35,7 @@ class AsyncTimedJobs:
     async def pause(self, name: str) -> bool:
         """Have nothing of a job begun any more; returns whether it was not paused yet.
 
-        Runs that go on end as they would. Raises UnknownTimedJob.
+        Runs that have started finish. Raises UnknownTimedJob.
         """
         return await self._run(operating.pause(name, self._by))
 

@@ -1,6 +1,6 @@
 """Which time it is for timed jobs: that of the store. No clock of a runner decides anything.
 
-A runner learns the time of the store with each beat, and counts on by its own monotonic clock. What
+A runner gets the time of the store with each beat, and continues with its own monotonic clock. What
 it takes for the time is never ahead of the store: a reply is older when it arrives.
 
 A test gives a runner a clock of its own, ``clock=``: any function that returns milliseconds since

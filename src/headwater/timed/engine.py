@@ -5,8 +5,8 @@ writes what it decides about them together: a thousand jobs that are due at once
 round trips. A runner remembers the state of each job, and reads it again only when another runner
 was quicker.
 
-A runner that lives says so every ``BEAT_MS`` in the stream ``hw.timed``, which all runners read.
-One that was silent for ``LEASE_MS`` is lost: its runs are retried.
+A runner reports every ``BEAT_MS`` that it is alive, in the stream ``hw.timed``, which all runners
+read. One that was silent for ``LEASE_MS`` is lost: its runs are retried.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from headwater.failures import spelled
 from headwater.log import reading
 from headwater.store.call import Operation
 from headwater.store.many import together
-from headwater.timed import job_streams, steps
+from headwater.timed import job_streams, transitions
 from headwater.timed.clocks import HeardClock, NowMs
 from headwater.timed.job_streams import KnownJob, Notice
 from headwater.timed.jobs import DueRun, TimedJob
 from headwater.timed.states import ActiveRun, JobState
-from headwater.timed.steps import TimedStep
+from headwater.timed.transitions import TimedStep
 
 BEAT_MS: Final = 10_000
 LEASE_MS: Final = 30_000
@@ -69,7 +69,7 @@ class _Entry:
 
     @property
     def busy(self) -> bool:
-        """Whether a run of it waits or goes on somewhere, as far as is known here."""
+        """Whether a run of it waits or runs somewhere, as far as is known here."""
         return self.known.state is not None and bool(self.known.state.runs)
 
 
@@ -97,7 +97,7 @@ class TimedEngine:
         self._patient_ms = 0
 
     def begin(self) -> Operation[None]:
-        """Learn the time and who lives, and declare all jobs."""
+        """Get the time and which runners are alive, and declare all jobs."""
         yield from self.beat()
         since = max(self.now_ms() - 2 * LEASE_MS, 0)
         if self._heard_clock is not None:
@@ -170,7 +170,7 @@ class TimedEngine:
         yield from job_streams.post(self._board, Notice(self.me, self.now_ms(), left=True))
 
     def give_back(self, taken: Iterable[TakenRun]) -> Operation[int]:
-        """Return runs that go on here as the process ends; returns how many.
+        """Return runs that are in progress here as the process ends; returns how many.
 
         It may be called beside anything else that this runner does.
         """
@@ -184,7 +184,7 @@ class TimedEngine:
         return given
 
     def wait_ms(self, free: int) -> int:
-        """Return how long there is nothing to do, if nobody says otherwise."""
+        """Return how long there is nothing to do, unless a command comes."""
         if self._ready and free:
             return 0
         now = self.now_ms()
@@ -195,7 +195,7 @@ class TimedEngine:
 
     def _define(self, entry: _Entry) -> Operation[KnownJob]:
         def decide(state: JobState | None) -> TimedStep | None:
-            return steps.define(state, entry.job.spec, self.now_ms(), self.me)
+            return transitions.define(state, entry.job.spec, self.now_ms(), self.me)
 
         known, _ = yield from job_streams.change(entry.stream, decide)
         return known
@@ -213,8 +213,8 @@ class TimedEngine:
             if state is None:
                 return None
             if not run.begun:
-                return steps.release(state, taken, self.now_ms())
-            return steps.end(state, taken, self.now_ms(), run.took_ms, error)
+                return transitions.release(state, taken, self.now_ms())
+            return transitions.end(state, taken, self.now_ms(), run.took_ms, error)
 
         return decide
 
@@ -222,7 +222,7 @@ class TimedEngine:
         state, now, name = entry.known.state, self.now_ms(), entry.job.name
         if state is None:
             # Somebody removed the job while it runs.
-            return steps.define(None, entry.job.spec, now, self.me)
+            return transitions.define(None, entry.job.spec, now, self.me)
 
         def lost(run: ActiveRun) -> bool:
             if run.by == self.me:
@@ -231,7 +231,7 @@ class TimedEngine:
                 return True
             return now > max(self._silent_ms(run), self._patient_ms)
 
-        return steps.look(state, name, now, self.me, free, lost)
+        return transitions.look(state, name, now, self.me, free, lost)
 
     def _silent_ms(self, run: ActiveRun) -> int:
         """Return until when the runner of a run counts as alive."""
@@ -270,16 +270,16 @@ class TimedEngine:
             return
         times = []
         if not state.paused:
-            due = steps.table_of(*state.spec.when).next_after(state.upto_ms)
+            due = transitions.table_of(*state.spec.when).next_after(state.upto_ms)
             times += [] if due is None else [due]
         for run in state.runs:
             if run.by and run.by != self.me:
                 times.append(max(self._silent_ms(run), self._patient_ms) + 1)
             elif not run.by:
                 times.append(run.at_ms)
-        if steps.is_ready(state, now):
+        if transitions.is_ready(state, now):
             self._ready[entry.job.name] = None
-        # What is due and was left waits for a run that goes on; its end has the job looked at.
+        # What is due and was left waits for a run in progress; its end has the job looked at.
         later = [at for at in times if at > now]
         if len(later) < len(times):
             later.append(now + LEASE_MS)
@@ -289,7 +289,7 @@ class TimedEngine:
     # ── Who lives ─────────────────────────────────────────────────────────────────────────────
 
     def keep_in_touch(self) -> Operation[None]:
-        """Say that this runner lives, and hear what the others have to say, when it is time."""
+        """Report that this runner is alive, and read the reports of the others, when it is time."""
         now = self.now_ms()
         if now >= self._beaten_ms + BEAT_MS or now < self._beaten_ms:
             yield from self.beat()
@@ -297,14 +297,15 @@ class TimedEngine:
             yield from self._hear()
 
     def beat(self) -> Operation[None]:
-        """Say that this runner lives, and learn the time."""
+        """Report that this runner is alive, and get the time."""
         at_ms = 0 if self._heard_clock is not None else self.now_ms()
         time_ms = yield from job_streams.post(self._board, Notice(self.me, at_ms))
         if self._heard_clock is not None:
             self._heard_clock.heard(time_ms)
         now, before = self.now_ms(), self._beaten_ms
         if before and now > before + 2 * BEAT_MS:
-            # The store was away, or its clock was set: nobody could say in time that he lives.
+            # The store was down, or its clock was set: no runner could report in time that it is
+            # alive.
             self._patient_ms = now + LEASE_MS
         self._beaten_ms = now
 

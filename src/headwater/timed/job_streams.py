@@ -1,8 +1,8 @@
 """Operations on the streams of timed jobs: read a state, write the next one unless another did.
 
-A state is written by one producer for all, with the offset that it shall have as its sequence. Of
-several runners that write the next state of a job, the log takes one, and the others learn that
-they came too late. So whatever a runner decides from a state that is no longer the last has no
+One producer for all runners writes a state, with the offset that it must get as its sequence. If
+several runners write the next state of a job, the log accepts one, and the others are told that
+they were too late. So whatever a runner decides from a state that is no longer the last has no
 effect.
 """
 
@@ -28,9 +28,9 @@ from headwater.timed.states import (
     decode_record,
     encode_record,
 )
-from headwater.timed.steps import TimedStep
+from headwater.timed.transitions import TimedStep
 
-# The stream of a job keeps at least so many messages; a run has two.
+# The stream of a job keeps at least this many messages; a run has two.
 KEPT: Final = 200
 # The stream of the runners keeps enough for hundreds of them.
 BOARD_KEPT: Final = 5000
@@ -171,7 +171,7 @@ def post(board: StreamHandle, notice: Notice) -> Operation[int]:
 
 
 def hear(board: StreamHandle, offset: int) -> Operation[tuple[list[Notice], int]]:
-    """Return what was told from an offset on, and where to go on."""
+    """Return what was told from an offset on, and where to continue."""
     heard: list[Notice] = []
     while True:
         passage = yield from reading.read_from(board, offset, _PAGE, None)

@@ -16,10 +16,10 @@ from headwater.inputs import check_int
 from headwater.log import reading
 from headwater.store.call import Operation
 from headwater.store.many import together
-from headwater.timed import job_streams, steps
+from headwater.timed import job_streams, transitions
 from headwater.timed.job_streams import KnownJob, Notice
 from headwater.timed.states import ActiveRun, EndedRun, JobEvent, JobState, Missed, Overlap
-from headwater.timed.steps import TimedStep
+from headwater.timed.transitions import TimedStep
 
 _UNITS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 MOST_EVENTS: Final = 10_000
@@ -59,7 +59,7 @@ def info_of(name: str, state: JobState, now_ms: int) -> TimedJobInfo:
         overlap=spec.overlap,
         max_attempts=spec.max_attempts,
         paused=state.paused,
-        next_ms=steps.next_due_ms(state, now_ms),
+        next_ms=transitions.next_due_ms(state, now_ms),
         running=[run for run in state.runs if run.by],
         waiting=[run for run in state.runs if not run.by],
         last=state.last,
@@ -105,17 +105,17 @@ def history(name: str, count: int) -> Operation[tuple[JobEvent, ...]]:
 
 def pause(name: str, by: str) -> Operation[bool]:
     """Have nothing of a job begun any more; returns whether it was not paused yet."""
-    return (yield from _change(name, by, steps.pause))
+    return (yield from _change(name, by, transitions.pause))
 
 
 def resume(name: str, by: str) -> Operation[bool]:
     """Have a paused job run again; returns whether it was paused."""
-    return (yield from _change(name, by, steps.resume))
+    return (yield from _change(name, by, transitions.resume))
 
 
 def run_now(name: str, by: str) -> Operation[bool]:
     """Add a run by hand, for the next runner that has a free place."""
-    return (yield from _change(name, by, steps.ask))
+    return (yield from _change(name, by, transitions.ask))
 
 
 def delete(name: str) -> Operation[bool]:

@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 class TimedRunner(JobTable):
     """Runs timed jobs in threads; start any number of runners, anywhere.
 
-    ``concurrency`` runs go on at once in this runner. Each job has a ``name``, that of its function
-    unless it is given, by which all runners know it. Options of a job:
+    ``concurrency`` runs are in progress at once in this runner. Each job has a ``name``, that of
+    its function unless it is given, by which all runners know it. Options of a job:
 
-    ``missed`` says what becomes of what was due while no runner lived: "skip", "once", which
-    makes up for all of it by one run, or "all". ``overlap`` says what becomes of a run that is
-    due while the one before it still goes on, in whatever runner: "skip", "queue", or "allow" it.
-    A run that failed, or whose runner died, is retried until it was begun ``max_attempts`` times.
-    After ``timeout`` an attempt fails; its thread cannot be stopped, and is left behind. With
-    ``jitter`` each run begins up to so much later.
+    ``missed`` says what happens to what was due while no runner lived: "skip", "once", which makes
+    up for all of it by one run, or "all". ``overlap`` says what happens to a run that is due while
+    the one before it is still running, in whatever runner: "skip", "queue", or "allow" it. A run
+    that failed, or whose runner died, is retried until it was begun ``max_attempts`` times. After
+    ``timeout`` an attempt fails; its thread cannot be stopped, and is left behind. With ``jitter``
+    each run starts up to this much later.
     """
 
     def __init__(self, hw: Headwater, *, concurrency: int = 8, clock: NowMs | None = None) -> None:
@@ -74,7 +74,7 @@ class TimedRunner(JobTable):
         super().add(job)
 
     def run(self) -> None:
-        """Run jobs until ``stop``; when the store is away, retry until it is back.
+        """Run jobs until ``stop``; when the store is down, retry until it is back.
 
         When it is asked to stop, nothing more is begun; when it returns, running jobs have ended.
         """
@@ -107,9 +107,9 @@ class TimedRunner(JobTable):
         self._ended.put(None)
 
     def give_back(self) -> int:
-        """Return the runs that go on here, as the process ends; returns how many.
+        """Return the runs that are in progress here, as the process ends; returns how many.
 
-        Another runner begins them anew at once.
+        Another runner begins them again at once.
         """
         self.stop()
         engine = self._engine
@@ -158,7 +158,7 @@ class TimedRunner(JobTable):
         return max(min([wait_s, *(end - time.monotonic() for end in ends)]), 0)
 
     def _wait(self, seconds: float) -> None:
-        """Wait for something to end, for so long; then take what has ended or took too long."""
+        """Wait for something to end, for that long; then take what has ended or took too long."""
         try:
             ended = self._ended.get(timeout=seconds) if seconds else self._ended.get_nowait()
             while True:

@@ -29,7 +29,7 @@ class RunCounts:
 
 
 def check_concurrency(concurrency: int) -> int:
-    """Accept how many runs go on at once."""
+    """Accept how many runs are in progress at once."""
     return check_int(concurrency, "concurrency", 1, MOST_AT_ONCE)
 
 

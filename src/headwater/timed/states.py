@@ -2,7 +2,7 @@
 
 Each message of the stream holds what happened and the whole state after it, so that a reader needs
 the last message only, and the stream is the job's history. A message holds its own number, too: one
-that does not lie at the offset of that number lost a race, and is void.
+that is not at the offset of that number lost a race, and is void.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREFIX: Final = f"{BOARD}."
 
 
 class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """When a job is due, and what is done about runs that were missed or still go on."""
+    """When a job is due, and what is done about runs that were missed or are still running."""
 
     every_ms: int = 0
     cron: str = ""

@@ -35,7 +35,7 @@ class TimedJobs:
     def pause(self, name: str) -> bool:
         """Have nothing of a job begun any more; returns whether it was not paused yet.
 
-        Runs that go on end as they would. Raises UnknownTimedJob.
+        Runs that have started finish. Raises UnknownTimedJob.
         """
         return self._run(operating.pause(name, self._by))
 

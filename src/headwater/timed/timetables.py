@@ -25,12 +25,12 @@ from headwater.errors import InvalidInput
 from headwater.inputs import Duration, check_ms
 from headwater.timed.cron_fields import CronFields, parse_cron
 
-# The shortest interval: what is due more often is no timed job, but a loop.
+# The shortest interval: work that is due more often is not a timed job, but a loop.
 LEAST_INTERVAL_MS: Final = 1000
 _MINUTE: Final = dt.timedelta(minutes=1)
 _HOUR: Final = dt.timedelta(hours=1)
 _DAY: Final = dt.timedelta(days=1)
-# The longest that a search goes on: a Sunday that is 29 February may be 40 years away.
+# The longest that a search continues: a Sunday that is 29 February may be 40 years away.
 _MOST_DAYS: Final = 41 * 366
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -46,7 +46,7 @@ class Timetable(Protocol):
 
 
 def count_due(table: Timetable, after_ms: int, until_ms: int, most: int) -> int:
-    """Return how many moments lie after one time and up to another; ``most`` stands for more."""
+    """Return how many moments are after one time and up to another; ``most`` stands for more."""
     found, at = 0, table.next_after(after_ms)
     while at is not None and at <= until_ms and found < most:
         found, at = found + 1, table.next_after(at)
@@ -54,7 +54,7 @@ def count_due(table: Timetable, after_ms: int, until_ms: int, most: int) -> int:
 
 
 class IntervalTable:
-    """Due every so many milliseconds, counted from 1970."""
+    """Due at every multiple of an interval in milliseconds, counted from 1970."""
 
     def __init__(self, interval_ms: Duration) -> None:
         self.interval_ms = check_ms(interval_ms, "the interval", LEAST_INTERVAL_MS)
@@ -139,7 +139,7 @@ class _WallTimes:
         found = wall.replace(tzinfo=self._zone).astimezone(dt.UTC)
         if found.astimezone(self._zone).replace(tzinfo=None) == wall:
             return found
-        # The jump lies between the moments that the offsets before and after it would give.
+        # The jump is between the moments that the offsets before and after it would give.
         late = found
         early = wall.replace(tzinfo=self._zone, fold=1).astimezone(dt.UTC)
         while late - early > dt.timedelta(seconds=1):
@@ -178,7 +178,7 @@ class _RealMinutes:
         while back < 2 * _MOST_DAYS * _DAY:
             found = self.next_after(time - back)
             if found is not None and found <= time:
-                # What lies behind it is nearer, and there are at most 60 in an hour.
+                # What is behind it is nearer, and there are at most 60 in an hour.
                 after = self.next_after(found)
                 while after is not None and after <= time:
                     found, after = after, self.next_after(after)

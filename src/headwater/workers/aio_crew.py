@@ -13,14 +13,14 @@ from typing import Generic, Protocol
 from headwater.errors import HandlerTimeout, HeadwaterError, InvalidInput, StoreError
 from headwater.failures import Failure
 from headwater.handlers import check_async, check_takes, not_awaitable
-from headwater.instrument import observe
+from headwater.instrument import observe_handler
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import AsyncStopSignal
 from headwater.store.aio_store import AsyncStore
 from headwater.store.presence import ReportedPart
 from headwater.store.reporting import reporting_async
 from headwater.workers.attempts import Attempt, AttemptUnderWay
-from headwater.workers.handled import (
+from headwater.workers.outcomes import (
     NOT_BEGUN,
     Handled,
     HandledBatch,
@@ -29,9 +29,9 @@ from headwater.workers.handled import (
     NotBegun,
     batch_of,
 )
-from headwater.workers.lanes import Lanes
 from headwater.workers.prefetch import BUSY_LOOK_MS, LOOK_MS, Prefetch
 from headwater.workers.retries import Retries
+from headwater.workers.tag_order import TagOrder
 
 
 class AsyncMessageSource(Protocol[Item]):
@@ -46,7 +46,7 @@ class AsyncMessageSource(Protocol[Item]):
         """The store that the messages are in."""
 
     async def begin(self) -> None:
-        """Learn what must be known before the first message."""
+        """Read what must be known before the first message."""
 
     async def take(self, count: int, wait_ms: int) -> list[Item]:
         """Take up to ``count`` messages, waiting a while for the first."""
@@ -76,7 +76,7 @@ class AsyncCrew(Generic[Item]):
         handler: Callable[[Item], Awaitable[object]],
         prefetch: Prefetch,
         timeout_ms: int | None = None,
-        lanes: Lanes[Item] | None = None,
+        tag_order: TagOrder[Item] | None = None,
     ) -> None:
         check_async(handler)
         check_takes(handler, "message")
@@ -85,7 +85,7 @@ class AsyncCrew(Generic[Item]):
         self._prefetch = prefetch
         self._begun = False
         self._timeout_ms = timeout_ms
-        self._lanes = lanes
+        self._tag_order = tag_order
         self._stop = AsyncStopSignal()
         self._work: asyncio.Queue[Item | None] = asyncio.Queue()
         self._held: dict[Hashable, Item] = {}
@@ -119,7 +119,7 @@ class AsyncCrew(Generic[Item]):
             self._return_untouched()
             for _ in hands:
                 self._work.put_nowait(None)
-            # They catch what handlers raise; only ``give_back`` ends them otherwise.
+            # They catch what handlers raise; only ``give_back`` cancels them.
             await asyncio.gather(*hands, return_exceptions=True)
             if self._fault:
                 raise self._fault
@@ -184,14 +184,14 @@ class AsyncCrew(Generic[Item]):
                 await asyncio.wait_for(self._room.wait(), BUSY_LOOK_MS / 1000)
             return
         free, look_ms = room - len(self._held), BUSY_LOOK_MS if self._held else LOOK_MS
-        if self._lanes is not None:
-            self._lanes.begin_take()
+        if self._tag_order is not None:
+            self._tag_order.begin_take()
         taken = await self._source.take(free, look_ms)
-        # What is redelivered while it is still handled here is not handled twice at once.
+        # A message that is redelivered while it is handled here is not handled twice at once.
         held, key_of = self._held.setdefault, self._source.key_of
         items = [item for item in taken if held(key_of(item), item) is item]
-        if self._lanes is not None:
-            items, never = self._lanes.admit(items)
+        if self._tag_order is not None:
+            items, never = self._tag_order.admit(items)
             for item in never:
                 self._report(Handled(item, NOT_BEGUN))
         for item in items:
@@ -199,7 +199,7 @@ class AsyncCrew(Generic[Item]):
 
     async def _handle(self) -> None:
         while (item := await self._work.get()) is not None:
-            observation = observe("worker.handle", self._source.name, (item,))
+            observation = observe_handler(self._source.name, item)
             began = time.monotonic()
             try:
                 self._source.retries.check(item)
@@ -210,7 +210,7 @@ class AsyncCrew(Generic[Item]):
                         observation.end("retried", error)
                     self._report(Handled(item, NOT_BEGUN))
                     raise
-                # Whatever it was, even SystemExit: the message is not done.
+                # Whatever was raised, even SystemExit: the message is not done.
                 if observation is not None:
                     observation.end("failed", error)
                 self._report(Handled(item, self._source.failed(item, error, began)))
@@ -228,30 +228,30 @@ class AsyncCrew(Generic[Item]):
             else:
                 await _await_within(result, self._timeout_ms)
             return None
-        # It would do its work each time the message is redelivered: end, after once at most.
+        # It would do its work each time the message is redelivered: stop after the first time.
         self._fault = not_awaitable(result)
         self._stop.set()
         self._return_untouched()
         return NOT_BEGUN
 
     def _report(self, handled: Handled[Item]) -> None:
-        if self._lanes is not None:
-            self._let_on(self._lanes, handled)
+        if self._tag_order is not None:
+            self._let_on(self._tag_order, handled)
         self._handled.append(handled)
         self._news.set()
 
-    def _let_on(self, lanes: Lanes[Item], handled: Handled[Item]) -> None:
+    def _let_on(self, tag_order: TagOrder[Item], handled: Handled[Item]) -> None:
         """Begin what waits behind a message of its tag; unless that succeeded, return it."""
         if handled.failure is not None:
-            self._handled += (Handled(each, NOT_BEGUN) for each in lanes.failed(handled.item))
+            self._handled += (Handled(each, NOT_BEGUN) for each in tag_order.failed(handled.item))
             return
-        follower = lanes.done(handled.item)
+        follower = tag_order.done(handled.item)
         if follower is not None:
             self._work.put_nowait(follower)
 
     def _return_untouched(self) -> None:
-        if self._lanes is not None:
-            self._handled += (Handled(each, NOT_BEGUN) for each in self._lanes.take_waiting())
+        if self._tag_order is not None:
+            self._handled += (Handled(each, NOT_BEGUN) for each in self._tag_order.take_waiting())
         while not self._work.empty():
             item = self._work.get_nowait()
             if item is not None:
@@ -283,8 +283,8 @@ class AsyncCrew(Generic[Item]):
             words = "messages could not be acknowledged, and will be redelivered: %s"
             self._source.log.warning(words, error)
         self.counts.add(batch)
-        if self._lanes is not None:
-            self._lanes.settled(handled)
+        if self._tag_order is not None:
+            self._tag_order.settled(handled)
         self._prefetch.adapt(len(handled))
         self._room.set()
 

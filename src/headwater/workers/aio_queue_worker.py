@@ -14,7 +14,7 @@ from headwater.store.aio_store import AsyncStore
 from headwater.workers.aio_crew import AsyncCrew
 from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
-from headwater.workers.handled import HandledBatch, HandledCounts
+from headwater.workers.outcomes import HandledBatch, HandledCounts
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.queue_messages import QueueMessages, WorkerOptions
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
@@ -49,7 +49,7 @@ class AsyncQueueWorker:
         self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms))
 
     async def run(self) -> None:
-        """Work until ``stop``; when the store is away, retry until it is back.
+        """Work until ``stop``; when the store is down, retry until it is back.
 
         When it is cancelled, its handlers are, and all messages are returned. Raises InvalidInput
         when the handler turns out not to be async.
@@ -57,11 +57,11 @@ class AsyncQueueWorker:
         await self._crew.run()
 
     async def run_once(self) -> Attempt | None:
-        """Handle one message that is due, in this task; returns what became of it, or None.
+        """Handle one message that is due, in this task; returns what happened to it, or None.
 
         None means that nothing is due: what waits for its retry is not. For tests and for programs
         that have a loop of their own; nothing is extended, and no time limit ends the handler.
-        Raises StoreError when the store is away.
+        Raises StoreError when the store is down.
         """
         return await self._crew.run_once()
 

@@ -20,9 +20,9 @@ from headwater.workers.group_messages import (
     GroupMessages,
     GroupWorkerOptions,
     held_ms_of,
-    lanes_of,
+    tag_order_of,
 )
-from headwater.workers.handled import HandledBatch, HandledCounts
+from headwater.workers.outcomes import HandledBatch, HandledCounts
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 from headwater.workers.timeouts import check_timeout
@@ -66,9 +66,9 @@ class AsyncWorker:
     ) -> None:
         check_object(group, AsyncGroup, AsyncTopicGroup)
         check_limits(limits, topic=isinstance(group, AsyncTopicGroup))
-        lanes = lanes_of(topic=isinstance(group, AsyncTopicGroup)) if ordered else None
-        if lanes is not None:
-            group.keep_order(lanes.owned)
+        tag_order = tag_order_of(topic=isinstance(group, AsyncTopicGroup)) if ordered else None
+        if tag_order is not None:
+            group.keep_order(tag_order.owned)
         held_ms = held_ms_of(ack_ms, retry_ms)
         prefetch = Prefetch(concurrency, held_ms, "ack_ms", limited=bool(limits))
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
@@ -76,10 +76,10 @@ class AsyncWorker:
         where = (group.topic if isinstance(group, AsyncTopicGroup) else group.stream, group.name)
         source = _Group(group, where, held_ms, expire_ms, retries, limits)
         self.name = source.name
-        self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms), lanes)
+        self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms), tag_order)
 
     async def run(self) -> None:
-        """Work until ``stop``; when the store is away, retry until it is back.
+        """Work until ``stop``; when the store is down, retry until it is back.
 
         When it is cancelled, its handlers are, and all messages are returned. Raises InvalidInput
         when the handler turns out not to be async.
@@ -87,11 +87,11 @@ class AsyncWorker:
         await self._crew.run()
 
     async def run_once(self) -> Attempt | None:
-        """Handle one message that is due, in this task; returns what became of it, or None.
+        """Handle one message that is due, in this task; returns what happened to it, or None.
 
         None means that nothing is due: what waits for its retry is not. For tests and for programs
         that have a loop of their own; nothing is extended, and no time limit ends the handler.
-        Raises StoreError when the store is away.
+        Raises StoreError when the store is down.
         """
         return await self._crew.run_once()
 

@@ -18,16 +18,16 @@ from typing import Any, NamedTuple, Protocol
 
 from headwater.errors import HeadwaterError
 from headwater.failures import Failure
-from headwater.instrument import observe
-from headwater.workers.handled import Handled, HandledBatch, batch_of
+from headwater.instrument import observe_handler
+from headwater.workers.outcomes import Handled, HandledBatch, batch_of
 from headwater.workers.retries import Retries
 
 
 class Attempt(NamedTuple):
-    """What became of one message: it is done, unless its handler raised ``error``.
+    """What happened to one message: it is done, unless its handler raised ``error``.
 
-    It is ``buried`` when it was given up. ``unsettled`` is why the store did not learn of the
-    outcome: the message is redelivered then, although its handler has run.
+    It is ``buried`` when it was given up. ``unsettled`` is why the outcome did not reach the store:
+    the message is redelivered then, although its handler has run.
     """
 
     message: Any
@@ -60,7 +60,7 @@ class AttemptUnderWay:
         self._unsettled: HeadwaterError | None = None
 
     def __enter__(self) -> None:
-        self._observation = observe("worker.handle", self._source.name, (self.item,))
+        self._observation = observe_handler(self._source.name, self.item)
         self._began = time.monotonic()
 
     def __exit__(
@@ -76,7 +76,7 @@ class AttemptUnderWay:
             failure = self._source.failed(self.item, error, self._began)
             self._handled = Handled(self.item, failure)
             return True
-        # What is no Exception ends whoever runs the worker step by step, and not only the attempt.
+        # What is not an Exception ends the caller of run_once, and not only the attempt.
         return False
 
     def batch(self) -> HandledBatch[Any]:
@@ -85,7 +85,7 @@ class AttemptUnderWay:
 
     @contextlib.contextmanager
     def settling(self) -> Iterator[None]:
-        """Note, and log, that the store did not learn of the outcome."""
+        """Note, and log, that the outcome did not reach the store."""
         try:
             yield
         except HeadwaterError as error:
@@ -93,7 +93,7 @@ class AttemptUnderWay:
             self._source.log.warning("a message could not be acknowledged: %s", error)
 
     def outcome(self) -> Attempt:
-        """Return what became of the message."""
+        """Return what happened to the message."""
         failure = self._handled.failure
         if not isinstance(failure, Failure) or not isinstance(failure.error, BaseException):
             return Attempt(self.item, unsettled=self._unsettled)

@@ -1,4 +1,4 @@
-"""What a worker is made of is checked when it is made, before any handler runs."""
+"""Checks of a worker's arguments, when it is made and before any handler runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A crew of threads: one takes messages, some handle them, one acknowledges what is done.
 
-A message is acknowledged after its handler returned. As long as it is in hand here, it is extended,
-however long its handler takes, up to a limit if it has one. When the store is away, the crew
-retries until it is back.
+A message is acknowledged after its handler returned. As long as this worker has it, its deadline is
+extended, however long its handler takes, up to a limit if it has one. When the store is down, the
+crew retries until it is back.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Generic, Protocol
 from headwater.errors import HeadwaterError, StoreError
 from headwater.failures import Failure
 from headwater.handlers import check_done, check_sync, check_takes
-from headwater.instrument import observe
+from headwater.instrument import observe_handler
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal
 from headwater.store.presence import ReportedPart
 from headwater.store.reporting import reporting
 from headwater.store.store import Store
 from headwater.workers.attempts import Attempt, AttemptUnderWay
-from headwater.workers.handled import (
+from headwater.workers.outcomes import (
     NOT_BEGUN,
     Handled,
     HandledBatch,
@@ -32,9 +32,9 @@ from headwater.workers.handled import (
     Item,
     batch_of,
 )
-from headwater.workers.lanes import Lanes
 from headwater.workers.prefetch import BUSY_LOOK_MS, GIVE_BACK_S, LOOK_MS, Prefetch
 from headwater.workers.retries import Retries
+from headwater.workers.tag_order import TagOrder
 from headwater.workers.timeouts import RunningHandler, TimedHandlers
 
 
@@ -50,7 +50,7 @@ class MessageSource(Protocol[Item]):
         """The store that the messages are in."""
 
     def begin(self) -> None:
-        """Learn what must be known before the first message."""
+        """Read what must be known before the first message."""
 
     def take(self, count: int, wait_ms: int) -> list[Item]:
         """Take up to ``count`` messages, waiting a while for the first."""
@@ -80,7 +80,7 @@ class Crew(Generic[Item]):
         handler: Callable[[Item], object],
         prefetch: Prefetch,
         timeout_ms: int | None = None,
-        lanes: Lanes[Item] | None = None,
+        tag_order: TagOrder[Item] | None = None,
     ) -> None:
         check_sync(handler)
         check_takes(handler, "message")
@@ -93,9 +93,9 @@ class Crew(Generic[Item]):
         self._handled: SimpleQueue[Handled[Item] | None] = SimpleQueue()
         self._held: dict[Hashable, Item] = {}
         self._changed = threading.Condition()
-        self._lanes = lanes
+        self._tag_order = tag_order
         self._timed = None if timeout_ms is None else TimedHandlers[Item](timeout_ms)
-        # Threads that handle messages, but for those whose handler has run too long.
+        # Threads that handle messages, except those whose handler has run too long.
         self._hands: set[threading.Thread] = set()
         self._hired = 0
         self._ending = False
@@ -153,12 +153,12 @@ class Crew(Generic[Item]):
     def give_back(self) -> int:
         """Return all that is in hand, although handlers still run, for a process that ends now.
 
-        Waits some seconds for the store. Returns how many messages were in hand; what became of
+        Waits some seconds for the store. Returns how many messages were in hand; what happened to
         their handlers no longer counts.
         """
         self._stop.set()
         with self._changed:
-            # A take that is under way would take again what is returned before it ends.
+            # A take in progress would get again what is returned before it ends.
             self._changed.wait_for(lambda: self._ending, GIVE_BACK_S)
             held = list(self._held.values())
             for item in held:
@@ -189,15 +189,15 @@ class Crew(Generic[Item]):
                 self._changed.wait(BUSY_LOOK_MS / 1000)
                 return
             free, look_ms = room - len(self._held), BUSY_LOOK_MS if self._held else LOOK_MS
-        if self._lanes is not None:
-            self._lanes.begin_take()
+        if self._tag_order is not None:
+            self._tag_order.begin_take()
         items = self._source.take(free, look_ms)
         with self._changed:
-            # What is redelivered while it is still handled here is not handled twice at once.
+            # A message that is redelivered while it is handled here is not handled twice at once.
             held, key_of = self._held.setdefault, self._source.key_of
             items = [item for item in items if held(key_of(item), item) is item]
-            if self._lanes is not None:
-                items, never = self._lanes.admit(items)
+            if self._tag_order is not None:
+                items, never = self._tag_order.admit(items)
                 for item in never:
                     self._handled.put(Handled(item, NOT_BEGUN))
             for item in items:
@@ -224,7 +224,7 @@ class Crew(Generic[Item]):
         source, check, clock = self._source, self._source.retries.check, time.monotonic
         timed = self._timed
         while (item := take()) is not None:
-            observation, began = observe("worker.handle", source.name, (item,)), clock()
+            observation, began = observe_handler(source.name, item), clock()
             failure: BaseException | None = None
             if timed is not None:
                 timed.begin(source.key_of(item), item, began)
@@ -232,7 +232,7 @@ class Crew(Generic[Item]):
                 check(item)
                 check_done(handle(item))
             except BaseException as error:  # noqa: BLE001  it is logged there
-                # Whatever it was, even SystemExit: the message is not done.
+                # Whatever was raised, even SystemExit: the message is not done.
                 failure = error
             late = timed is not None and not timed.end(source.key_of(item))
             if timed is not None and late:
@@ -248,19 +248,19 @@ class Crew(Generic[Item]):
                 )
                 source.log.warning(words, threading.current_thread().name, clock() - began)
                 return
-            if self._lanes is not None:
-                self._let_on(self._lanes, item, failure is None)
+            if self._tag_order is not None:
+                self._let_on(self._tag_order, item, failure is None)
             if failure is None:
                 report(Handled(item))
             else:
                 report(Handled(item, source.failed(item, failure, began)))
 
-    def _let_on(self, lanes: Lanes[Item], item: Item, succeeded: bool) -> None:
+    def _let_on(self, tag_order: TagOrder[Item], item: Item, succeeded: bool) -> None:
         """Begin what waits behind a message of its tag; when that failed, return it instead."""
         if not succeeded:
-            for each in lanes.failed(item):
+            for each in tag_order.failed(item):
                 self._handled.put(Handled(each, NOT_BEGUN))
-        elif (follower := lanes.done(item)) is not None:
+        elif (follower := tag_order.done(item)) is not None:
             self._work.put(follower)
 
     def _return_untouched(self) -> None:
@@ -271,8 +271,8 @@ class Crew(Generic[Item]):
                     self._handled.put(Handled(item, NOT_BEGUN))
         except Empty:
             pass
-        if self._lanes is not None:
-            for item in self._lanes.take_waiting():
+        if self._tag_order is not None:
+            for item in self._tag_order.take_waiting():
                 self._handled.put(Handled(item, NOT_BEGUN))
 
     # ── Beside the handlers: acknowledge what is done, extend what is still in hand ───────────
@@ -297,8 +297,8 @@ class Crew(Generic[Item]):
         failure = self._source.failed(overdue.item, timed.error(), overdue.began)
         words = "%s still runs a handler past its time; a thread cannot be stopped: another starts"
         self._source.log.error(words, overdue.thread.name)
-        if self._lanes is not None:
-            self._let_on(self._lanes, overdue.item, succeeded=False)
+        if self._tag_order is not None:
+            self._let_on(self._tag_order, overdue.item, succeeded=False)
         self._handled.put(Handled(overdue.item, failure))
         with self._changed:
             self._hands.discard(overdue.thread)
@@ -331,8 +331,8 @@ class Crew(Generic[Item]):
         except HeadwaterError as error:
             words = "messages could not be acknowledged, and will be redelivered: %s"
             self._source.log.warning(words, error)
-        if self._lanes is not None:
-            self._lanes.settled(handled)
+        if self._tag_order is not None:
+            self._tag_order.settled(handled)
         with self._changed:
             self.counts.add(batch)
             self._settling = False

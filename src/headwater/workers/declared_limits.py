@@ -23,10 +23,10 @@ def check_limits(limits: Limits | None, *, topic: bool = False, queue: bool = Fa
 
 
 def log_replaced(log: logging.Logger, where: str, limits: Limits | None, before: Limits) -> None:
-    """Log that limits took the place of others, which another worker or an operator had set."""
+    """Log that limits replaced others, which another worker or an operator had set."""
     if before and before != limits:
         log.warning(
-            "%s: its limits were %s; this worker declares %s, which now count for all workers",
+            "%s: its limits were %s; this worker declares %s, which now apply to all workers",
             where,
             before,
             limits,

@@ -1,4 +1,4 @@
-"""What the sync and the async worker of a group have in common: names, retries, checks."""
+"""What the sync and the async worker of a group share: names, retries, checks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headwater.log.failing import no_letters
 from headwater.log.limits import check_ms
 from headwater.log.types import GroupInfo, Message, TopicMessage
 from headwater.workers.declared_limits import log_replaced
-from headwater.workers.lanes import Lanes
 from headwater.workers.retries import Retries, log
+from headwater.workers.tag_order import TagOrder
 
 AnyGroup = TypeVar("AnyGroup")
 AnyMessage: TypeAlias = "Message[Any] | TopicMessage[Any]"
@@ -63,13 +63,13 @@ class GroupMessages(Generic[AnyGroup]):
         return repr(self.group)
 
     def begun(self, *infos: GroupInfo) -> None:
-        """Learn whether the group keeps dead letters; raises InvalidInput when they are needed."""
+        """Note whether the group keeps dead letters; raises InvalidInput if they are missing."""
         self.retries.buries = all(info.dead_letters is not None for info in infos)
         if self.retries.max_attempts is not None and not self.retries.buries:
             raise no_letters(*self._where)
 
     def replaced(self, before: Limits) -> None:
-        """Log that the limits of this worker took the place of others."""
+        """Log that the limits of this worker replaced others."""
         log_replaced(self.log, self.name, self.limits, before)
 
     def key_of(self, message: AnyMessage) -> int | tuple[int, int]:
@@ -89,17 +89,17 @@ class GroupMessages(Generic[AnyGroup]):
 
 
 def key_of(message: AnyMessage) -> int | tuple[int, int]:
-    """Return the key of a message: where it lies, however often it is redelivered."""
+    """Return the key of a message: where it is, however often it is redelivered."""
     if isinstance(message, TopicMessage):
         return message.partition, message.offset
     return message.offset
 
 
-def lanes_of(*, topic: bool) -> Lanes[Any]:
-    """Return the lanes for messages of a stream, or of the partitions of a topic."""
+def tag_order_of(*, topic: bool) -> TagOrder[Any]:
+    """Return the order by tag for messages of a stream, or of the partitions of a topic."""
     if topic:
-        return Lanes(_tag_in_topic, attrgetter("partition", "offset"))
-    return Lanes(attrgetter("tag"), attrgetter("offset"))
+        return TagOrder(_tag_in_topic, attrgetter("partition", "offset"))
+    return TagOrder(attrgetter("tag"), attrgetter("offset"))
 
 
 def _tag_in_topic(message: TopicMessage[Any]) -> tuple[int, str] | None:

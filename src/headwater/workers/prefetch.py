@@ -1,4 +1,4 @@
-"""How many messages a worker holds: enough that quick handlers never wait for a round trip."""
+"""How many messages a worker holds: enough that fast handlers never wait for a round trip."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from headwater.inputs import Duration, check_int, check_ms
 
 MOST_AT_ONCE = 10_000
-# A wait for messages ends this often, to look whether the crew shall stop.
+# A wait for messages ends this often, to check whether the crew should stop.
 LOOK_MS = 500
 # The same while it holds messages, which it must then return to the store at once.
 BUSY_LOOK_MS = 100
 # How long a process that ends waits for the store to take its messages back.
 GIVE_BACK_S = 5.0
-# How much work is fetched ahead, and how much at most, so that quick handlers need few round trips.
+# How much work is fetched ahead, and how much at most, so that fast handlers need few round trips.
 AHEAD_S = 0.05
 MOST_AHEAD = 1000
 
@@ -24,7 +24,7 @@ class Prefetch:
 
     ``name`` is what the caller calls ``held_ms``, the time after which a message that is not
     extended goes to another worker. Of a ``limited`` source no more is held than is handled, unless
-    handlers are quick.
+    handlers are fast.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class Prefetch:
     ) -> None:
         self.concurrency = check_int(concurrency, "concurrency", 1, MOST_AT_ONCE)
         self.beat_s = check_ms(held_ms, name, 100) / 3000
-        # What is held ahead counts as in flight: where that is limited, others could begin with it.
+        # Messages that are held ahead count as in flight: where that is limited, other workers
+        # could start them.
         self._least = concurrency if limited else 2 * concurrency
         self.room = self._least
         self._done = 0
@@ -54,5 +55,5 @@ class Prefetch:
             self.room = min(max(per_moment, self._least), MOST_AHEAD)
             self._done, self._since = 0, self._clock()
         elif self._done >= self.room:
-            # Quicker than that: there may be much more to come.
+            # Faster than that: there may be many more.
             self.room = min(2 * self.room, MOST_AHEAD)

@@ -1,4 +1,4 @@
-"""What the sync and the async worker of a queue have in common: options, names, retries."""
+"""What the sync and the async worker of a queue share: options, names, retries."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class QueueMessages(Generic[AnyQueue]):
         return repr(self.queue)
 
     def replaced(self, before: Limits) -> None:
-        """Log that the limits of this worker took the place of others."""
+        """Log that the limits of this worker replaced others."""
         log_replaced(self.log, f"queue {self.name}", self.limits, before)
 
     def key_of(self, delivery: Delivery[Any]) -> str:

@@ -18,7 +18,7 @@ from headwater.store.store import Store
 from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
 from headwater.workers.crew import Crew
-from headwater.workers.handled import HandledBatch, HandledCounts
+from headwater.workers.outcomes import HandledBatch, HandledCounts
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.queue_messages import QueueMessages, WorkerOptions
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
@@ -35,13 +35,13 @@ class QueueWorker:
     ``concurrency`` handlers run at once. ``ack_ms`` after a worker died, its messages are
     redelivered to another one; as long as it lives, it extends what it holds. A message whose
     handler raised is redelivered as the queue's own back-off says, or, when it has none, after
-    ``backoff_ms``, doubled each time up to ``longest_backoff_ms``, of which a random part from half
-    to all is waited. After ``max_attempts`` deliveries without success, those of the worker or of
-    the queue, whichever are fewer, it becomes a dead letter; at once, when its value does not fit
-    the codec. A handler that runs longer than ``timeout_ms`` has failed with HandlerTimeout: an
+    ``backoff_ms``, doubled each time up to ``longest_backoff_ms``; the delay is a random part of
+    that, from half to all. After ``max_attempts`` deliveries without success, those of the worker
+    or of the queue, whichever are fewer, it becomes a dead letter; at once, when its value does not
+    fit the codec. A handler that runs longer than ``timeout_ms`` has failed with HandlerTimeout: an
     async one is cancelled; a thread cannot be stopped, so it is replaced, and what it returns later
     counts for nothing. ``limits`` are set for the queue when the worker begins. Raises InvalidInput
-    for anything that is no queue or no handler of one delivery.
+    for what is not a queue, or not a handler of one delivery.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class QueueWorker:
         self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms))
 
     def run(self) -> None:
-        """Work until ``stop``; when the store is away, retry until it is back.
+        """Work until ``stop``; when the store is down, retry until it is back.
 
         When it is asked to stop, messages that were not begun are returned at once; when it
         returns, running handlers have ended.
@@ -73,11 +73,11 @@ class QueueWorker:
         self._crew.run()
 
     def run_once(self) -> Attempt | None:
-        """Handle one message that is due, in this thread; returns what became of it, or None.
+        """Handle one message that is due, in this thread; returns what happened to it, or None.
 
         None means that nothing is due: what waits for its retry is not. For tests and for programs
         that have a loop of their own; nothing is extended, and no time limit ends the handler.
-        Raises StoreError when the store is away.
+        Raises StoreError when the store is down.
         """
         return self._crew.run_once()
 
@@ -93,7 +93,7 @@ class QueueWorker:
     def give_back(self) -> int:
         """Return all messages in hand, although handlers still run, before the process ends.
 
-        Returns how many they were. What became of these handlers no longer counts.
+        Returns how many they were. What happened to these handlers no longer counts.
         """
         return self._crew.give_back()
 

@@ -1,8 +1,8 @@
 """When a worker retries a message, and when it gives it up: the same for groups and queues.
 
 A message is given up after ``max_attempts``; at once when its value does not fit the codec, which
-no retry would change; and untried when it was delivered more often than that, because nobody
-answered for the last time: its handler may have taken the whole worker down.
+no retry would change; and untried when it was delivered more often than that, because the last
+attempt was never reported: its handler may have taken the whole worker down.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Unanswered(Exception):
 
 
 class Retries:
-    """How often a message is tried, and how long it rests after each failure.
+    """How often a message is tried, and the delay after each failure.
 
-    After failure n the rest is ``backoff_ms`` x 2^(n-1), ``longest_backoff_ms`` at most; of that a
-    random part, from half to all, so that messages which failed together come back one by one.
+    After failure n the delay is ``backoff_ms`` x 2^(n-1), at most ``longest_backoff_ms``; of that a
+    random part, from half to all, so that messages that failed together do not return together.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Retries:
                 f"{self._longest_ms}"
             )
         self._dice = dice
-        # What the messages are of, by the name that instruments know; log records have it.
+        # The source of the messages, by its name in instruments; log records have it.
         self.object = ""
-        # Whether there is a place for what is given up.
+        # Whether there are dead letters for messages that are given up.
         self.buries = True
 
     def delay_ms(self, attempt: int) -> int:
@@ -70,7 +70,7 @@ class Retries:
         return math.ceil(most * (0.5 + self._dice() / 2))
 
     def check(self, item: Any) -> None:
-        """Raise what keeps a message from its handler: Undecodable, or Unanswered."""
+        """Raise the error that keeps a message from being handled: Undecodable or Unanswered."""
         if item.attempt > self._most:
             raise Unanswered(
                 f"no worker answered for attempt {item.attempt - 1} of {self.max_attempts}"
@@ -101,7 +101,7 @@ class Retries:
         if not poison and item.attempt < self._most:
             delay_ms = self.delay_ms(item.attempt) if rest_ms is None else rest_ms
         elif not self.buries:
-            # There is no place for it: nothing is lost, and the log names the cure.
+            # There are no dead letters: nothing is lost, and the log line names the cure.
             delay_ms = self._longest_ms
         after_ms = None if delay_ms is None else (delay_ms, delay_ms)
         if delay_ms is not None and settled is not None:
@@ -115,7 +115,7 @@ class Retries:
         known = {"handled": (self.object, item)}
         then = "it is buried" if after_ms is None else f"it is redelivered in {_words(*after_ms)}"
         if poison:
-            # Without the words of the error: those of a codec may quote the value.
+            # Without the text of the error: that of a codec may quote the value.
             kind = type(error.__cause__ or error).__name__
             cure = "" if self.buries else "; open the group with dead_letters=True to bury it"
             words = "%s, attempt %d, does not fit its codec (%s); %s%s"

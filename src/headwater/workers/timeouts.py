@@ -1,7 +1,7 @@
-"""Time limits of handlers: which threads are at work since when, and which took too long.
+"""Time limits of handlers: which threads have been working since when, and which took too long.
 
-A thread cannot be stopped. When its handler has run past the limit, the crew gives the message up,
-and has another thread in its place; what the handler returns later counts for nothing.
+A thread cannot be stopped. When its handler has run past the limit, the crew gives the message up
+and replaces the thread; what the handler returns later is ignored.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Generic, NamedTuple
 
 from headwater.errors import HandlerTimeout
 from headwater.inputs import Duration, check_ms
-from headwater.workers.handled import Item
+from headwater.workers.outcomes import Item
 
 
 def check_timeout(timeout_ms: Duration | None) -> int | None:
-    """Accept how long a handler may run, in milliseconds; None is without end."""
+    """Accept how long a handler may run, in milliseconds; None is no limit."""
     return None if timeout_ms is None else check_ms(timeout_ms, "timeout_ms", 1)
 
 

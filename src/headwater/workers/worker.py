@@ -26,9 +26,9 @@ from headwater.workers.group_messages import (
     GroupMessages,
     GroupWorkerOptions,
     held_ms_of,
-    lanes_of,
+    tag_order_of,
 )
-from headwater.workers.handled import HandledBatch, HandledCounts
+from headwater.workers.outcomes import HandledBatch, HandledCounts
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 from headwater.workers.timeouts import check_timeout
@@ -42,15 +42,15 @@ class Worker:
 
     ``concurrency`` handlers run at once. ``ack_ms`` after a worker died, 30 seconds by default, its
     messages are redelivered to another one (``retry_ms`` is the older name). A failed message is
-    retried after ``backoff_ms``, doubled with each failure up to ``longest_backoff_ms``, of which a
-    random part from half to all is waited. After ``max_attempts`` deliveries without success (None:
-    without end), and ``expire_ms`` after its first one, it becomes a dead letter; at once, when its
-    value does not fit the codec. A handler that runs longer than ``timeout_ms`` has failed with
-    HandlerTimeout: an async one is cancelled; a thread cannot be stopped, so it is replaced, and
-    what it returns later counts for nothing. With ``ordered`` the messages of one tag are handled
-    one after the other, in all workers of the group, also when one is retried; other tags go on
-    meanwhile. ``limits`` are set for the group when the worker begins; of a topic, per key only.
-    Raises InvalidInput for anything that is no group or no handler of one message.
+    retried after ``backoff_ms``, doubled with each failure up to ``longest_backoff_ms``; the delay
+    is a random part of that, from half to all. After ``max_attempts`` deliveries without success
+    (None: without end), and ``expire_ms`` after its first one, it becomes a dead letter; at once,
+    when its value does not fit the codec. A handler that runs longer than ``timeout_ms`` has failed
+    with HandlerTimeout: an async one is cancelled; a thread cannot be stopped, so it is replaced,
+    and what it returns later counts for nothing. With ``ordered`` the messages of one tag are
+    handled one after the other, in all workers of the group, even when one is retried; other tags
+    continue meanwhile. ``limits`` are set for the group when the worker begins; of a topic, per key
+    only. Raises InvalidInput for what is not a group, or not a handler of one message.
     """
 
     @overload
@@ -85,9 +85,9 @@ class Worker:
     ) -> None:
         check_object(group, Group, TopicGroup)
         check_limits(limits, topic=isinstance(group, TopicGroup))
-        lanes = lanes_of(topic=isinstance(group, TopicGroup)) if ordered else None
-        if lanes is not None:
-            group.keep_order(lanes.owned)
+        tag_order = tag_order_of(topic=isinstance(group, TopicGroup)) if ordered else None
+        if tag_order is not None:
+            group.keep_order(tag_order.owned)
         held_ms = held_ms_of(ack_ms, retry_ms)
         prefetch = Prefetch(concurrency, held_ms, "ack_ms", limited=bool(limits))
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
@@ -95,21 +95,21 @@ class Worker:
         where = (group.topic if isinstance(group, TopicGroup) else group.stream, group.name)
         source = _Group(group, where, held_ms, expire_ms, retries, limits)
         self.name = source.name
-        self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms), lanes)
+        self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms), tag_order)
 
     def run(self) -> None:
-        """Work until ``stop``; when the store is away, retry until it is back.
+        """Work until ``stop``; when the store is down, retry until it is back.
 
         When it returns, running handlers have ended, and messages that were not begun are returned.
         """
         self._crew.run()
 
     def run_once(self) -> Attempt | None:
-        """Handle one message that is due, in this thread; returns what became of it, or None.
+        """Handle one message that is due, in this thread; returns what happened to it, or None.
 
         None means that nothing is due: what waits for its retry is not. For tests and for programs
         that have a loop of their own; nothing is extended, and no time limit ends the handler.
-        Raises StoreError when the store is away.
+        Raises StoreError when the store is down.
         """
         return self._crew.run_once()
 
@@ -125,7 +125,7 @@ class Worker:
     def give_back(self) -> int:
         """Return all messages in hand, although handlers still run, before the process ends.
 
-        Returns how many they were. What became of these handlers no longer counts.
+        Returns how many they were. What happened to these handlers no longer counts.
         """
         return self._crew.give_back()
 

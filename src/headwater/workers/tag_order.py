@@ -1,8 +1,9 @@
 """Order within a crew: of the messages of one tag that it holds, one is handled at a time.
 
-The store hands the messages of a tag to one member at a time, which says what it has when it asks
-for more. In that member they begin one after the other. When one fails, those behind it go back to
-the store, which keeps them until their turn; so do those that a read brings which began before.
+The store delivers the messages of a tag to one member at a time, which states what it has when it
+asks for more. In that member they start one after the other. When one fails, the messages after it
+are returned to the store, which keeps them until their turn; so are those of a read that began
+before the failure.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, NamedTuple
 
-from headwater.workers.handled import Handled, Item
+from headwater.workers.outcomes import Handled, Item
 
 
 class AdmittedMessages(NamedTuple, Generic[Item]):
-    """Messages that are handled at once, and not here; all others after those of their tag."""
+    """Messages to handle at once, and those to return; the others wait for their tag."""
 
     now: list[Item]
     never: list[Item]
 
 
-class Lanes(Generic[Item]):
-    """Messages of a crew by tag: one that is handled, and those that wait behind it.
+class TagOrder(Generic[Item]):
+    """Messages of a crew by tag: one that is handled, and those that wait for it.
 
     ``tag_of`` returns what orders a message, and something false when nothing does.
     """
@@ -31,9 +32,9 @@ class Lanes(Generic[Item]):
     def __init__(self, tag_of: Callable[[Item], Hashable], key_of: Callable[[Item], Any]) -> None:
         self._tag_of = tag_of
         self._key_of = key_of
-        # By each tag of which one is handled: those behind it.
+        # For each tag with a message that is being handled: the messages after it.
         self._waiting: dict[Hashable, deque[Item] | None] = {}
-        # What is in hand and has not failed; and tags that failed since a take began.
+        # Messages in hand that have not failed; and tags that failed since a take began.
         self._owned: dict[Any, None] = {}
         self._failed: set[Hashable] = set()
         self._lock = threading.Lock()
@@ -89,7 +90,7 @@ class Lanes(Generic[Item]):
                 forget(key_of(item), None)
 
     def failed(self, item: Item) -> list[Item]:
-        """Note that a message did not succeed; returns those behind it, which must not begin."""
+        """Note that a message did not succeed; returns those after it, which must not begin."""
         tag = self._tag_of(item)
         with self._lock:
             if not tag:
@@ -102,7 +103,7 @@ class Lanes(Generic[Item]):
             return behind
 
     def take_waiting(self) -> list[Item]:
-        """Return all messages that wait, and forget them; what is handled goes on."""
+        """Return all messages that wait, and forget them; what is handled continues."""
         with self._lock:
             found = [item for waiting in self._waiting.values() for item in waiting or ()]
             self._waiting = dict.fromkeys(self._waiting)

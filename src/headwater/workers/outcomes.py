@@ -1,4 +1,4 @@
-"""What became of messages that a worker took: done, failed, or not begun."""
+"""What happened to messages that a worker took: done, failed, or not begun."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HandledCounts:
         self.done = self.failed = self.stuck = 0
 
     def report(self, name: str, held: int) -> ReportedPart:
-        """Return what is told of a crew to those who watch the store."""
+        """Return what a crew reports for monitoring."""
         return ReportedPart(name, "worker", name, "running", self.done, self.failed, held=held)
 
     def add(self, batch: HandledBatch[Item]) -> None:
@@ -52,7 +52,7 @@ class HandledCounts:
 
 
 def batch_of(handled: Iterable[Handled[Item]]) -> HandledBatch[Item]:
-    """Sort messages by what became of them."""
+    """Sort messages by what happened to them."""
     batch = HandledBatch[Item]([], [], [])
     for item, failure in handled:
         if failure is None:

@@ -1,7 +1,7 @@
 """What happens to a timed job next: pure functions from its state and the time to another state.
 
 Every moment at which a job is due gets one verdict. It is *run*; or *skipped*, because the run
-before it goes on and ``overlap`` says so; or *missed*, because no runner saw it in time and
+before it continues and ``overlap`` says so; or *missed*, because no runner saw it in time and
 ``missed`` does not have it run. A moment is seen in time when a runner looks while it is the
 latest one and not older than ``LATE_MS``.
 
@@ -31,7 +31,7 @@ from headwater.timed.timetables import CronTable, IntervalTable, Timetable, coun
 
 # What is due for longer than this, and was not seen by any runner, is missed.
 LATE_MS: Final = 60_000
-# How many runs of a job wait or go on at once, at most.
+# How many runs of a job wait or run at once, at most.
 MOST_RUNS: Final = 100
 # Missed moments are counted up to here at once.
 MOST_COUNTED: Final = 1000
@@ -56,7 +56,7 @@ def table_of(every_ms: int, cron: str, tz: str) -> Timetable:
 def define(state: JobState | None, spec: JobSpec, now_ms: int, by: str) -> TimedStep | None:
     """Declare a job; None when it is declared so already.
 
-    What lies before the first declaration, or before another timetable, is not due.
+    What is before the first declaration, or before another timetable, is not due.
     """
     if state is None:
         new = JobState(spec, now_ms)
@@ -121,7 +121,7 @@ def release(state: JobState, run: ActiveRun, now_ms: int) -> TimedStep | None:
 
 
 def ask(state: JobState, now_ms: int, by: str) -> TimedStep:
-    """Add a run by hand, which runs as soon as ``overlap`` allows, also while the job is paused."""
+    """Add a run by hand, which runs as soon as ``overlap`` allows, even while the job is paused."""
     due_ms = max([now_ms, *(run.due_ms + 1 for run in state.runs if run.by_hand)])
     run = ActiveRun(due_ms, at_ms=now_ms, by_hand=True)
     event = JobEvent("asked", now_ms, by, due_ms=due_ms, by_hand=True)
