@@ -98,14 +98,21 @@ def register(spark: SparkSession) -> None:
     Also makes it safe to push filters down to Python sources (see ``engine/optimizer_rule.py``),
     and lets Spark hide options that may hold passwords in the plans that it prints.
     """
-    from headwater.spark.engine.session import require_spark, unknown_formats
+    from headwater.spark.engine.session import (
+        require_spark,
+        unknown_formats,
+        warn_of_other_python,
+    )
 
     require_spark()
     from headwater.spark.engine.optimizer_rule import install_rule
 
-    for name in unknown_formats(spark, [*_FORMATS]):
+    unknown = unknown_formats(spark, [*_FORMATS])
+    for name in unknown:
         module, source = _FORMATS[name]
         spark.dataSource.register(getattr(import_module(module), source))
+    if unknown:
+        warn_of_other_python(spark)
     install_rule(spark)
     hidden = spark.conf.get(_REDACTED) or ""
     if _SECRET_OPTIONS not in hidden:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,8 +20,12 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
+from headwater.spark.engine.column_names import is_case_sensitive, spelled_columns
+from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.own_scans import without_mark
 
+# What Spark calls the columns of VALUES that have no names.
+_OF_VALUES = re.compile(r"col[0-9]+")
 BYTES = (StringType, BinaryType)
 # Every number but decimals.
 SCORE = (DoubleType, FloatType, LongType, IntegerType, ShortType)
@@ -50,12 +55,27 @@ class AcceptedColumns:
     # What a column is called here that other systems call otherwise.
     named_here: Mapping[str, str] = field(default_factory=dict)
 
+    def accept(self, schema: StructType, options: SourceOptions) -> StructType:
+        """Return the columns as they are spelled here; the case of names is ignored, as by Spark.
+
+        Raises InvalidInput for other columns, other types, missing ones and ambiguous ones.
+        """
+        schema = spelled_columns(schema, self.types, exact=is_case_sensitive(options))
+        self.check(schema)
+        return schema
+
     def check(self, schema: StructType) -> None:
         """Refuse other columns, other types and missing ones. Raises InvalidInput."""
         for column in schema.fields:
             wanted = self.types.get(column.name)
-            if wanted is None and (meant := self.named_here.get(column.name)):
+            if wanted is None and (meant := self.named_here.get(column.name.lower())):
                 raise InvalidInput(f"column {column.name!r} has no place in {self.what}: {meant}")
+            if wanted is None and _OF_VALUES.fullmatch(column.name):
+                listed = ", ".join(self.required)
+                raise InvalidInput(
+                    f"the rows have no names for their columns, only {column.name!r}; name the "
+                    f"columns: INSERT INTO ... ({listed}, ...) VALUES ..."
+                )
             if wanted is None:
                 raise InvalidInput(
                     f"column {column.name!r} has no place in {self.what}, which takes "

@@ -5,7 +5,7 @@ Nothing has to be staged or remembered there, whoever dies and is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from headwater.spark.engine.column_names import renamed
 from headwater.spark.engine.failures import one_line
 
 # Writes all rows of a task; Spark pickles it to send it to tasks.
@@ -22,13 +23,16 @@ WriteRows: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], None]"
 
 
 class _WritesAtOnce:
-    def __init__(self, write_rows: WriteRows) -> None:
+    """``names`` are those under which the rows are written, in the order of their columns."""
+
+    def __init__(self, write_rows: WriteRows, names: Sequence[str]) -> None:
         self._write_rows = write_rows
+        self._names = [*names]
 
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task."""
-        self._write_rows(iterator)
+        self._write_rows(renamed(iterator, self._names))
         return WriterCommitMessage()
 
 

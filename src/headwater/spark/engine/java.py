@@ -57,7 +57,8 @@ def _candidates() -> Iterator[Path]:
         yield Path(home) / "bin" / "java"
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         java = Path(folder) / "java"
-        if folder and java.is_file() and os.access(java, os.X_OK):
+        # First whether it may be run: a look into a directory that may not be read raises an error.
+        if folder and os.access(java, os.X_OK) and java.is_file():
             yield java
 
 

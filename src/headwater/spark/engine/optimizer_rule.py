@@ -7,7 +7,8 @@ and the log return nodes unopened (``jvm/ColumnScan.java``). A strategy of the p
 streaming queries (``jvm/StreamColumns.java``). A second rule lets tasks that write to the log pack
 their rows as nodes before Python gets them (``jvm/NodeWrites.java``). Extensions spare our formats
 the filters that Spark would push down before the rule, and let streams tell of themselves
-(``jvm/OwnTables.java``).
+(``jvm/OwnTables.java``). A class of Hadoop's kind writes the files of checkpoints without a process
+for each step (``jvm/LocalFiles.java``).
 
 All of it is Java, a few pages, compiled by the compiler that Spark brings for its own generated
 code. The driver and its executors load it from a jar that is made for the session. It holds on to
@@ -45,7 +46,10 @@ _EXTENSIONS = {
     "injectPostHocResolutionRule": "headwater.OwnTables$OfStreams",
 }
 _INTERNALS = "headwater.Internals"
-_CATALOG = "headwater/StoreCatalog"
+# Classes that others look for by their names: Spark for a catalog, Hadoop for local files.
+_BY_NAME = ("headwater/StoreCatalog", "headwater/LocalFiles")
+_HADOOPS_LOCAL_FILES = "org.apache.hadoop.fs.local.LocalFs"
+_LOCAL_FILES = ("fs.AbstractFileSystem.file.impl", "headwater.LocalFiles")
 _EXTENSIBLE = "org.apache.spark.util.MutableURLClassLoader"
 
 logger = logging.getLogger("headwater.spark")
@@ -74,6 +78,7 @@ def install_rule(spark: SparkSession) -> None:
         if _rules[context] is not None:
             for kind, made in _rules[context][0]:
                 _add(spark, kind, made)
+            _set_local_files(spark)
     except Exception as error:  # noqa: BLE001  nobody knows what another Spark raises
         _rules[context] = None
         logger.warning(
@@ -94,6 +99,20 @@ def _add(spark: SparkSession, kind: str, made: Any) -> None:
         getattr(methods, f"{kind}_$eq")(known.appended(made))
 
 
+def _set_local_files(spark: SparkSession) -> None:
+    """Let this session write checkpoints on a local disk by ``jvm/LocalFiles.java``.
+
+    Only where the driver is its own executor, so that tasks with state find the class, too, and
+    where nobody has chosen another class.
+    """
+    name, ours = _LOCAL_FILES
+    java: Any = spark.sparkContext._jsc
+    hadoop = java.hadoopConfiguration()
+    is_chosen = spark.conf.get(name, hadoop.get(name)) != _HADOOPS_LOCAL_FILES
+    if java.isLocal() and not is_chosen and hadoop.getClassByNameOrNull(ours) is not None:
+        spark.conf.set(name, ours)
+
+
 def _make_rules(context: SparkContext) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     """Return rules, strategy and extensions, for the driver, and give all classes to executors.
 
@@ -108,13 +127,12 @@ def _make_rules(context: SparkContext) -> tuple[list[tuple[str, Any]], dict[str,
     urls[0] = _write_jar(jvm, jar, classes)
     loader = jvm.java.net.URLClassLoader(urls, _parent(jvm))
     for name in classes:
-        # Loaded and linked now, not in the middle of a query.
-        jvm.java.lang.Class.forName(name.removesuffix(".class").replace("/", "."), True, loader)
+        _load(jvm, name, loader)
     # By way of Java's own classes: Py4J mistakes ours for those of an application before this one.
     if missing := loader.loadClass(_INTERNALS).getField("MISSING").get(None):
         raise LookupError(", ".join(missing))
     context._jsc.addJar(str(jar))
-    _offer_catalog(jvm, jar.with_name("headwater-catalog.jar"), classes)
+    _offer_by_name(jvm, jar.with_name("headwater-by-name.jar"), classes)
     rules = [(kind, loader.loadClass(name).newInstance()) for kind, name in _EXPERIMENTAL]
     extensions = {kind: loader.loadClass(name).newInstance() for kind, name in _EXTENSIONS.items()}
     return rules, extensions
@@ -128,15 +146,23 @@ def _write_jar(jvm: Any, jar: Path, classes: dict[str, bytes]) -> Any:
     return jvm.java.io.File(str(jar)).toURI().toURL()
 
 
-def _offer_catalog(jvm: Any, jar: Path, classes: dict[str, bytes]) -> None:
-    """Let Spark find the catalog by the name of its class, if classes can be added here.
+def _offer_by_name(jvm: Any, jar: Path, classes: dict[str, bytes]) -> None:
+    """Let Spark and Hadoop find classes by their names, if classes can be added here.
 
     The rule has a loader of its own, so that an application after this one gets its own rule.
     """
     loader = _parent(jvm)
     if jvm.java.lang.Class.forName(_EXTENSIBLE).isInstance(loader):
-        of_catalog = {name: code for name, code in classes.items() if name.startswith(_CATALOG)}
-        loader.addURL(_write_jar(jvm, jar, of_catalog))
+        offered = {name: code for name, code in classes.items() if name.startswith(_BY_NAME)}
+        loader.addURL(_write_jar(jvm, jar, offered))
+        for name in offered:
+            # Now: an application after this one does not find the jar of this one.
+            _load(jvm, name, loader)
+
+
+def _load(jvm: Any, name: str, loader: Any) -> None:
+    """Load and link the class of a file, not in the middle of a query."""
+    jvm.java.lang.Class.forName(name.removesuffix(".class").replace("/", "."), True, loader)
 
 
 def java_sources() -> dict[str, str]:

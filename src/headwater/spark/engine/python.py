@@ -5,6 +5,9 @@ compiles what it imports from an archive at every start, which takes four times 
 the installed package, and a streaming query fails when its process needs more than ten seconds.
 Where the archive belongs to the installed package, a wrapper script takes it off the path, and lets
 the process of a streaming query connect before it imports (``source_process``).
+
+Spark also puts one of its jars there. Python looks for modules in it, too, and reads the names of
+its 6,000 files whenever Spark adds a directory to the path of a process, which is once in each.
 """
 
 from __future__ import annotations
@@ -28,11 +31,12 @@ _VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 _SETTINGS = ("spark.pyspark.python", "spark.pyspark.driver.python")
 _WRAPPER = """#!/bin/sh
 # Runs Python without Spark's archives on its path: the same PySpark is installed, and compiled.
+# One of them is a jar, in which there is no Python.
 left=
 IFS=:
 for one in $PYTHONPATH; do
   case "$one" in
-    {home}/python/lib/*.zip) ;;
+    {home}/python/lib/*.zip | {home}/jars/*.jar) ;;
     *) left="$left${{left:+:}}$one" ;;
   esac
 done

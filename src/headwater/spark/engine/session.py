@@ -95,6 +95,27 @@ def _are_found_by_server(spark: SparkSession) -> bool:
     return True
 
 
+def warn_of_other_python(spark: SparkSession) -> None:
+    """Log one line when the Python that a session starts does not find this library.
+
+    Every read and write would fail with the stack of a process that cannot import it.
+    """
+    if getattr(spark, "_jvm", None) is None:
+        return
+    from pyspark.errors import PySparkException
+
+    try:
+        _ = spark.read.format("headwater_names").option("kind", "kinds").load().schema
+    except PySparkException as error:
+        if "No module named 'headwater'" in str(error):
+            logger.warning(
+                "the Python that this session starts, %s, does not find headwater; set "
+                "PYSPARK_PYTHON=%s before the session is made, or install headwater there",
+                spark.sparkContext.pythonExec,
+                sys.executable,
+            )
+
+
 def other_master(spark: SparkSession, master: str | None) -> str | None:
     """Return the master of a session that runs elsewhere than was asked for; else None."""
     runs_at = spark.conf.get("spark.master", None)

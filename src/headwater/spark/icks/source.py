@@ -55,13 +55,15 @@ class IckSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
         options = _options(self.options, WRITE_OPTIONS)
-        return IdempotentWriter(partial(add_rows, _write_to(options, schema, overwrite)))
+        target, names = _write_to(options, schema, overwrite)
+        return IdempotentWriter(partial(add_rows, target), names)
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
         options = _options(self.options, WRITE_OPTIONS)
-        return IdempotentStreamWriter(partial(add_rows, _write_to(options, schema, overwrite)))
+        target, names = _write_to(options, schema, overwrite)
+        return IdempotentStreamWriter(partial(add_rows, target), names)
 
 
 def _options(given: Mapping[str, str], known: Sequence[str]) -> SourceOptions:
@@ -79,10 +81,14 @@ def _dirty_list(options: SourceOptions) -> DirtyList:
     return DirtyList(url, ick or channel or "", channel is not None, shards)
 
 
-def _write_to(options: SourceOptions, schema: StructType, overwrite: bool) -> DirtyList:
+def _write_to(
+    options: SourceOptions, schema: StructType, overwrite: bool
+) -> tuple[DirtyList, list[str]]:
+    """Return where rows go, and the names of their columns. Raises InvalidInput."""
     refuse_overwrite(overwrite, "a dirty list")
     found = _dirty_list(options)
-    (ACCEPTED_BY_CHANNEL if found.is_channel else ACCEPTED).check(schema)
+    accepted = ACCEPTED_BY_CHANNEL if found.is_channel else ACCEPTED
+    names = accepted.accept(schema, options).names
     # Raises now if the name is invalid, or something else lies there.
     found.exists()
-    return found
+    return found, names

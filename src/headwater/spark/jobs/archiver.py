@@ -10,6 +10,7 @@ evicted all the same is recorded as an exact gap.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from itertools import groupby
 from typing import TypeAlias
 
 from headwater.client import Headwater
+from headwater.errors import HeadwaterError
 from headwater.log.extents import Extent
 from headwater.spark.archives.manifest import Archive, Manifest
 from headwater.spark.archives.place import safe_place
@@ -30,6 +32,8 @@ WriteRange: TypeAlias = "Callable[[OffsetRange], WrittenRange]"
 # Calls a function for each range, perhaps for many at once, and returns the results in their order.
 Do: TypeAlias = "Callable[[WriteRange, Sequence[OffsetRange]], list[WrittenRange]]"
 
+
+log = logging.getLogger("headwater.spark")
 
 # So many places of archives are noted in a store.
 _PLACES = 1000
@@ -69,9 +73,13 @@ class StreamArchiver:
     def register(self, hw: Headwater) -> None:
         """Register what this archiver needs next with the log."""
         hw.stream(self.archive.stream).register_reader(self.reader, self.manifest.last + 1)
-        # By this a message is traced to its file; a place is noted without its secrets.
+        # By this a message is traced to its file; a place is noted without its secrets. No archive
+        # depends on it, and what is archived by now must not be told as failed.
         where = {self.reader: safe_place(self.archive.place)}
-        hw.store.run(keep_notes(ARCHIVES, where, most=_PLACES, replace=True))
+        try:
+            hw.store.run(keep_notes(ARCHIVES, where, most=_PLACES, replace=True))
+        except HeadwaterError as error:
+            log.warning("the place of %s is not noted in the store: %s", self.reader, error)
 
     def commit(self, hw: Headwater, written: Sequence[WrittenRange]) -> None:
         """Make the next version of the manifest, with what was missing before and what is new."""

@@ -8,17 +8,23 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StringType, StructField, StructType
 
+from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
+from headwater.inputs import check_name
 from headwater.spark.archives.place import absolute_place, archived_streams
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
+from headwater.spark.log.target import StreamOrTopic
 
 # The names of kinds can be asked for where there is no store.
 _KINDS = ("streams", "topics", "queues", "channels", "archives", "kinds")
 
 
 class NamesSource(DataSource):
-    """The names of all objects of one kind, of the store ``url``, as columns."""
+    """The names of all objects of one kind, of the store ``url``, as columns.
+
+    With the option ``name``, that name only, if there is such an object: without a list of all.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -28,8 +34,12 @@ class NamesSource(DataSource):
     @one_line()
     def schema(self) -> StructType:
         """Return a column for each name."""
-        options = SourceOptions(self.options, ("url", "archive", "kind"))
-        names = _names(options, options.choice("kind", _KINDS, "streams"))
+        options = SourceOptions(self.options, ("url", "archive", "kind", "name"))
+        kind, name = options.choice("kind", _KINDS, "streams"), options.text("name")
+        if name is None:
+            names = _names(options, kind)
+        else:
+            names = [name] if _is_there(options, kind, name) else []
         return StructType([StructField(name, StringType()) for name in names])
 
 
@@ -45,3 +55,21 @@ def _names(options: SourceOptions, kind: str) -> list[str]:
         "queues": hw.queues,
         "channels": hw.ick_channels,
     }[kind]()
+
+
+def _is_there(options: SourceOptions, kind: str, name: str) -> bool:
+    """Return whether an object of a kind has the name; none has one that is no name."""
+    if kind in ("kinds", "archives"):
+        return name in _names(options, kind)
+    url, archive = absolute_url(options.text("url")), options.text("archive")
+    hw = client(url)
+    try:
+        if kind == "queues":
+            return hw.queue(name).stats().exists
+        if kind == "channels":
+            return hw.ick_channel(name).stats() is not None
+        place = None if archive is None else absolute_place(archive)
+        StreamOrTopic(url, check_name(name, kind), kind == "topics", place).require()
+    except (InvalidInput, UnknownStream, UnknownTopic):
+        return False
+    return True

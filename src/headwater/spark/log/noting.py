@@ -6,10 +6,13 @@ Nothing depends on the notes, so a query does not fail because of one.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from pyspark import TaskContext
@@ -19,33 +22,65 @@ from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.queries.notes import NotedQuery, Part, all_notes, note
 
 _BEAT_S = 10.0
+# What follows the name of a query in the words that Spark shows of its jobs, to tasks as HTML.
+_BEHIND_NAME = re.compile("(?:<br/>|\n)id = ")
+# Under this name our Java puts the query beside the positions of a micro-batch.
+_ASKING = "asking"
 
 logger = logging.getLogger("headwater.spark")
 
 
 @dataclass(frozen=True)
+class AskingQuery:
+    """The query that a micro-batch belongs to; ``about`` is what Spark shows of its jobs."""
+
+    query: str
+    batch: str
+    about: str
+
+    @classmethod
+    def of_task(cls) -> AskingQuery | None:
+        """Return the query that this task belongs to; None outside of a streaming query."""
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context else None
+        if context is None or not query:
+            return None
+        batch = context.getLocalProperty("streaming.sql.batchId") or "0"
+        return cls(query, batch, context.getLocalProperty("spark.job.description") or "")
+
+    @classmethod
+    def taken_from(cls, end: dict[str, Any]) -> AskingQuery | None:
+        """Take from the end of a micro-batch which query asks for the plan.
+
+        Our Java adds it (``jvm/StreamColumns.java``); None in a session without it.
+        """
+        told = end.pop(_ASKING, None)
+        return None if told is None else cls(told["query"], told["batch"], told["about"] or "")
+
+
+@dataclass(frozen=True)
 class ReadNote:
-    """What the first task of a micro-batch notes."""
+    """What is noted of a micro-batch: by its first task, or by the reader that planned it."""
 
     run: str
     next: dict[str, int]
     end: dict[str, int]
     checkpoint: str
 
-    def write(self, target: StreamOrTopic) -> None:
-        """Note the query that this task belongs to."""
-        context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context else None
-        if context is None or not query:
+    def write(self, target: StreamOrTopic, asking: AskingQuery | None) -> None:
+        """Note the query that reads the micro-batch, if it is known."""
+        if asking is None:
             return
-        epoch = context.getLocalProperty("streaming.sql.batchId") or "0"
-        about = context.getLocalProperty("spark.job.description") or ""
-        named, found, _ = about.partition("<br/>id = ")
-        name = named if found else ""
+        name, *found = _BEHIND_NAME.split(asking.about, maxsplit=1)
         facts = NotedQuery(
-            name, int(epoch), self.next, self.run, checkpoint=self.checkpoint, end=self.end
+            name if found else "",
+            int(asking.batch),
+            self.next,
+            self.run,
+            checkpoint=self.checkpoint,
+            end=self.end,
         )
-        note_query(target, query, "read", facts)
+        note_query(target, asking.query, "read", facts)
 
 
 def note_query(target: StreamOrTopic, query: str, part: Part, facts: NotedQuery) -> None:
@@ -78,6 +113,22 @@ class QueryBeat:
     _query: str = ""
     _next: dict[str, int] = field(default_factory=dict)
     _noted: float = field(default_factory=time.monotonic)
+    _thread: ThreadPoolExecutor | None = None
+    _waiting: Future[None] | None = None
+
+    def note_later(self, note: ReadNote, asking: AskingQuery) -> None:
+        """Note a micro-batch in a thread: no query waits for it. Only the last one counts."""
+        self._query = asking.query
+        self._thread = self._thread or ThreadPoolExecutor(1)
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._waiting = self._thread.submit(note.write, self.target, asking)
+
+    def end(self) -> None:
+        """Note that the query has ended, behind all other notes."""
+        if self._thread is not None:
+            self._thread.shutdown()
+        self.write(ended=True)
 
     def reached(self, next_: Mapping[str, int]) -> None:
         """Remember what is done, for the next note."""

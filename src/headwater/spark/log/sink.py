@@ -36,6 +36,7 @@ from pyspark.sql.types import (
 
 from headwater.errors import InvalidInput
 from headwater.spark.engine.accepted_columns import AcceptedColumns, refuse_overwrite
+from headwater.spark.engine.column_names import is_case_sensitive, renamed, spelled_columns
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.write_identity import (
@@ -44,6 +45,7 @@ from headwater.spark.engine.write_identity import (
     query_of_task,
     refuse_producer,
 )
+from headwater.spark.log.columns import ALL, HEADERS
 from headwater.spark.log.decoding import VALUE_OPTIONS, ValueColumns, value_columns
 from headwater.spark.log.encoding import encode_values, encoded_schema
 from headwater.spark.log.noting import note_first_epoch, note_query
@@ -133,16 +135,21 @@ def stream_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """How the rows of a task come: packed as nodes, or with values to be made of columns."""
+    """How the rows of a task come: packed as nodes, or with values to be made of columns.
+
+    ``names`` are those of the sink for the columns, in their order; None: as they are.
+    """
 
     packed: bool = False
     made_of: ValueColumns | None = None
+    names: tuple[str, ...] | None = None
 
     def stage(
         self, sink: LogSink, batches: Iterator[pa.RecordBatch], query: str | None = None
     ) -> StagedRows:
         if self.packed:
             return stage_packed(sink, batches, new_staging(query), query)
+        batches = renamed(batches, self.names)
         if self.made_of is not None:
             batches = encode_values(batches, self.made_of)
         return stage_rows(sink, batches, new_staging(query), query)
@@ -153,9 +160,19 @@ _AS_THEY_ARE = _Rows()
 
 def _rows_of(given: SourceOptions, schema: StructType) -> tuple[_Rows, StructType]:
     """Return how rows come, and the columns of the write with the value."""
-    rows = _Rows(comes_packed(schema), value_columns(given))
-    schema = as_given(schema)
-    return rows, schema if rows.made_of is None else encoded_schema(schema, rows.made_of)
+    made_of = value_columns(given)
+    packed, schema = comes_packed(schema), as_given(schema)
+    exact = is_case_sensitive(given)
+    schema = spelled_columns(schema, _known(made_of), exact=exact)
+    rows = _Rows(packed, made_of, tuple(schema.names))
+    return rows, schema if made_of is None else encoded_schema(schema, made_of)
+
+
+def _known(made_of: ValueColumns | None) -> list[str]:
+    """Return the columns that a write may have; those that values are made of come first."""
+    named = [] if made_of is None else [*made_of.names]
+    taken = {name.lower() for name in named}
+    return named + [name for name in (*ALL, HEADERS) if name not in taken]
 
 
 class LogWriter(DataSourceArrowWriter):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -23,6 +25,9 @@ from headwater.spark.log.positions import position_option
 from headwater.spark.log.range_reader import RangeReader
 from headwater.spark.log.target import target_of
 from headwater.spark.log.trigger_limits import TriggerLimits
+
+if TYPE_CHECKING:
+    from headwater.spark.log.stream_reader import StreamReader
 
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -90,7 +95,7 @@ class HeadwaterSource(DataSource):
 
     @one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
-        """Plan a streaming read."""
+        """Plan a streaming read; one that is refused raises why when it begins."""
         try:
             from headwater.spark.log.stream_reader import StreamReader
         except ModuleNotFoundError:
@@ -98,10 +103,18 @@ class HeadwaterSource(DataSource):
 
             require_streaming()
             raise
+        try:
+            return self._stream_reader(schema, StreamReader)
+        except InvalidInput as error:
+            from headwater.spark.log.refused_reader import RefusedReader
+
+            return RefusedReader(error)
+
+    def _stream_reader(self, schema: StructType, kind: type[StreamReader]) -> StreamReader:
         options = self._options()
         _refuse(options, _BATCH_ONLY, "a streaming query")
         reading = self._reading(options, schema)
-        return StreamReader(
+        return kind(
             reading,
             position_option(options, "starting", reading.target.name),
             options.number("minPartitions") or 1,

@@ -30,7 +30,8 @@ from headwater.log.extents import Extent
 from headwater.log.history import first_lost
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.processes import end_undisturbed, stop_on_signal
-from headwater.spark.log.noting import QueryBeat, ReadNote
+from headwater.spark.log.held_rows import held_rows, is_small
+from headwater.spark.log.noting import AskingQuery, QueryBeat, ReadNote
 from headwater.spark.log.positions import PositionOption
 from headwater.spark.log.range_reader import RangeReader
 from headwater.spark.log.task_ranges import OffsetRange, split
@@ -111,6 +112,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered = time.monotonic()
         self._beat = QueryBeat(reading.target)
         self._planned: dict[int, int] = {}
+        # Whether rows of small micro-batches go with their plan.
+        self._holds = True
         stop_on_signal()
 
     # ── Positions ────────────────────────────────────────────────────────────────────────────
@@ -185,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Note that the query has ended, and end this process silently: nobody listens any more."""
         end_undisturbed()
-        self._beat.write(ended=True)
+        self._beat.end()
         if isinstance(sys.exc_info()[1], EOFError):
             os._exit(0)
 
@@ -197,6 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._seen:
             # After a restart, with a micro-batch that was planned before it.
             self._look()
+        asking = AskingQuery.taken_from(end)
         begins, ranges = _load(start), []
         for place, planned in _load(end).items():
             name = self._stream(place).name
@@ -219,13 +223,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = {span.stream: span.start for span in ranges}
         stops = {span.stream: span.stop for span in ranges}
         note = ReadNote(self._beat.run, starts, stops, self.checkpoint)
+        if asking is not None and self._holds and is_small(tasks):
+            held = held_rows(self.reading, tasks)
+            if held is not None:
+                self._beat.note_later(note, asking)
+                return held
+            # Messages are large: each would be read twice, by this process and by a task.
+            self._holds = False
         return [replace(task, note=note) if task is tasks[0] else task for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         if isinstance(partition, OffsetRange):
             if partition.note is not None:
-                partition.note.write(self.reading.target)
+                partition.note.write(self.reading.target, AskingQuery.of_task())
             yield from self.reading.read(partition)
 
     # ── What is known ────────────────────────────────────────────────────────────────────────

@@ -3,11 +3,12 @@
 A query is known by the id in its checkpoint. Three of its processes know different things, so each
 notes its own, in one hash:
 
-    read     a task, with each micro-batch: the name, the epoch, its begin and end, and the run
+    read     a task, or the reader on the driver where no task runs, with each micro-batch: the
+             name, the epoch, its begin and end, and the run
     beat     the reader on the driver, now and then: how far the query has come, whether it ended
     write    the commit of a sink, with each micro-batch: the name, the epoch, the checkpoint
 
-The reader on the driver is not told which query it belongs to; it finds out by its run.
+The reader on the driver finds out by its run which query it belongs to, unless our Java tells it.
 """
 
 from __future__ import annotations

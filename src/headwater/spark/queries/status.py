@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +22,9 @@ SILENT_MS: Final = 60_000
 
 QueryState: TypeAlias = Literal["running", "silent", "ended", "checkpoint gone"]
 
+# As spark/queues/intake.py names the intake of a queue, by the length of its name.
+_INTAKE: Final = re.compile(r"intake:(\d+):(.*)", re.DOTALL)
+
 
 class ReadPosition(NamedTuple):
     """How far a query has come in a stream, and what waits there; ``lag_ms`` is the age of it."""
@@ -38,7 +42,7 @@ class QueryStatus(NamedTuple):
     was stopped, and *checkpoint gone* when its checkpoint is no more, as far as that can be seen
     from here. ``checkpoint`` is known of queries that write to a stream or topic,
     and of those that read in a session that our rules are in force in; else it is empty.
-    ``staged_bytes`` lie beside the streams and topics that it writes to, and are not published yet.
+    ``staged_bytes`` lie beside what it writes to, and are not published yet.
     """
 
     query: str
@@ -105,12 +109,18 @@ def _status(query: str, notes: list[QueryNote], now_ms: int) -> Operation[QueryS
         epoch=max(0, *(fact.epoch for fact in facts)),
         checkpoint=checkpoint,
         reads=tuple(reads),
-        writes=tuple(one.target for one in notes if one.part == "write"),
+        writes=tuple(_shown(one.target) for one in notes if one.part == "write"),
         lag=sum(one.lag for one in reads),
         lag_ms=max((one.lag_ms for one in reads), default=0),
         staged_bytes=sum(staged),
         seen_ms=seen_ms,
     )
+
+
+def _shown(target: str) -> str:
+    """Return what a query writes to: the queue, where it is the intake of one."""
+    found = _INTAKE.fullmatch(target)
+    return f"queue {found[2][: int(found[1])]}" if found else target
 
 
 def _position(stream: str, next_: int) -> Operation[ReadPosition]:

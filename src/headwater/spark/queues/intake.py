@@ -63,8 +63,13 @@ def intake_name(queue: str, producer: str) -> str:
     return name
 
 
+def target_of(address: QueueAddress, producer: str) -> StreamOrTopic:
+    """Return the intake of a queue and a producer as what is written to."""
+    return StreamOrTopic(address.url, intake_name(address.queue, producer), False)
+
+
 def _intake_of(address: QueueAddress, producer: str) -> LogSink:
-    return LogSink(StreamOrTopic(address.url, intake_name(address.queue, producer), False), 0)
+    return LogSink(target_of(address, producer), 0)
 
 
 # ── In tasks ─────────────────────────────────────────────────────────────────────────────────

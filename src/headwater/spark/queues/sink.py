@@ -9,9 +9,10 @@ order within a priority only.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -21,8 +22,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, MapType, StringType
 
 from headwater.spark.engine.accepted_columns import AcceptedColumns
+from headwater.spark.engine.column_names import renamed
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.write_identity import queries_of, query_of_task
+from headwater.spark.log.noting import note_first_epoch, note_query
+from headwater.spark.queries.notes import NotedQuery
 from headwater.spark.queues import intake
 from headwater.spark.queues.target import QueueAddress
 
@@ -41,10 +45,15 @@ ACCEPTED = AcceptedColumns(
 
 @dataclass
 class QueueWriter(DataSourceArrowWriter):
-    """A batch write; with a producer it may be repeated."""
+    """A batch write; with a producer it may be repeated.
+
+    ``names`` are those under which the rows are written, in the order of their columns; None: as
+    they are.
+    """
 
     address: QueueAddress
     given: tuple[str, int] | None
+    names: Sequence[str] | None = None
     # Identifies the write for all its tasks when no producer is given.
     own: str = field(default_factory=lambda: f"spark-{secrets.token_hex(12)}")
 
@@ -56,7 +65,7 @@ class QueueWriter(DataSourceArrowWriter):
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return intake.stage(self.address, self.producer, iterator)
+        return intake.stage(self.address, self.producer, renamed(iterator, self.names))
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -74,21 +83,31 @@ class QueueWriter(DataSourceArrowWriter):
 
 @dataclass
 class QueueStreamWriter(DataSourceStreamArrowWriter):
-    """The writes of a streaming query: each epoch is in the queue once."""
+    """The writes of a streaming query: each epoch is in the queue once.
+
+    ``about`` is what is known of the query, to be noted in the store: so what it has staged beside
+    its intake is counted as that of a query that writes to a stream.
+    """
 
     address: QueueAddress
+    about: NotedQuery = field(default_factory=NotedQuery)
+    names: Sequence[str] | None = None
 
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
         query = query_of_task()
-        return intake.stage(self.address, query, iterator, query)
+        note_first_epoch(intake.target_of(self.address, query), query, self.about)
+        return intake.stage(self.address, query, renamed(iterator, self.names), query)
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Push an epoch; a repeat of one that was pushed changes nothing."""
         for query in queries_of(messages):
             intake.commit(self.address, messages, query, batchId)
+            about = msgspec.structs.replace(self.about, epoch=batchId)
+            target = intake.target_of(self.address, query)
+            note_query(target, query.removeprefix("spark-"), "write", about)
 
     @one_line()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002

@@ -25,6 +25,7 @@ from headwater.spark.engine.write_identity import (
     producer_of,
     refuse_producer,
 )
+from headwater.spark.queries.notes import NotedQuery
 from headwater.spark.queues.intake import intake_name
 from headwater.spark.queues.reader import QueueReader, columns_of
 from headwater.spark.queues.sink import ACCEPTED, QueueStreamWriter, QueueWriter
@@ -64,19 +65,22 @@ class QueueSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
         options = SourceOptions(self.options, WRITE_OPTIONS, "queue")
-        address = _write_to(options, schema, overwrite)
+        address, names = _write_to(options, schema, overwrite)
         producer = producer_of(options)
         intake_name(address.queue, SAMPLE_QUERY if producer is None else producer[0])
-        return QueueWriter(address, producer)
+        return QueueWriter(address, producer, names)
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
         options = SourceOptions(self.options, WRITE_OPTIONS, "queue")
         refuse_producer(options)
-        address = _write_to(options, schema, overwrite)
+        address, names = _write_to(options, schema, overwrite)
         intake_name(address.queue, SAMPLE_QUERY)
-        return QueueStreamWriter(address)
+        about = NotedQuery(
+            options.text("queryName") or "", checkpoint=options.text("checkpointLocation") or ""
+        )
+        return QueueStreamWriter(address, about, names)
 
 
 def _address(options: SourceOptions) -> QueueAddress:
@@ -84,10 +88,13 @@ def _address(options: SourceOptions) -> QueueAddress:
     return QueueAddress(absolute_url(options.text("url")), queue)
 
 
-def _write_to(options: SourceOptions, schema: StructType, overwrite: bool) -> QueueAddress:
+def _write_to(
+    options: SourceOptions, schema: StructType, overwrite: bool
+) -> tuple[QueueAddress, list[str]]:
+    """Return where rows go, and the names of their columns. Raises InvalidInput."""
     refuse_overwrite(overwrite, "a queue")
-    ACCEPTED.check(schema)
-    return _address(options)
+    names = ACCEPTED.accept(schema, options).names
+    return _address(options), names
 
 
 def _states(options: SourceOptions) -> tuple[State, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 
 from headwater.errors import InvalidInput
+from headwater.spark.engine.column_names import is_case_sensitive, spelled, spelled_columns
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.write_identity import producer_of, refuse_producer
 from headwater.spark.sql_sink.database import Described, SinkDatabase, open_sink, prepare
@@ -37,7 +38,10 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """A write to a table; goes to tasks. ``columns`` maps names to how the database casts them."""
+    """A write to a table; goes to tasks.
+
+    ``columns`` maps the names in the table to how the database casts them, in their order.
+    """
 
     database: SinkDatabase
     relation: Relation
@@ -64,6 +68,7 @@ def plan_write(
     database = open_sink(options.required("url"))
     relation = Relation.of(options.required("table"))
     found = database.describe(relation)
+    schema = spelled_columns(schema, found.columns, exact=is_case_sensitive(options))
     columns = _check_columns(database, relation, found, schema)
     keys = _check_keys(options, mode, relation, found, schema)
     if mode == "add":
@@ -135,7 +140,9 @@ def _check_keys(
         if "keys" in options:
             raise InvalidInput("option 'keys' is for the modes upsert and add; leave it out")
         return ()
-    keys = tuple(options.words("keys")) or found.key
+    exact = is_case_sensitive(options)
+    named = (spelled(name, schema.names, exact=exact) for name in options.words("keys"))
+    keys = tuple(named) or found.key
     if not keys:
         raise InvalidInput(
             f"{relation} has no primary key; name the columns that tell rows apart by the option "

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headwater.spark.engine.column_names import renamed
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.write_identity import FromTask, queries_of, query_of_task
 from headwater.spark.sql_sink import database
@@ -53,7 +54,7 @@ def stage(
     plan: SinkPlan, batches: Iterator[pa.RecordBatch], query: str | None = None
 ) -> StagedTable:
     """Stage the rows of a task in a table of its own."""
-    filled = (batch for batch in batches if batch.num_rows)
+    filled = (batch for batch in renamed(batches, [*plan.columns]) if batch.num_rows)
     first = next(filled, None)
     if first is None:
         return StagedTable(query, None)

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headwater.spark.engine.arrow_rows import BATCH_ROWS, spark_schema, to_batch
 from headwater.spark.engine.failures import one_line
 from headwater.spark.timelines.target import FarmPlan
-from headwater.timeline.law import State
+from headwater.timeline.merging import State
 from headwater.timeline.records import Key
 from headwater.timeline.walker.positions import WalkPositions
 from headwater.timeline.walker.scanning import Scan

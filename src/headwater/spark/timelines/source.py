@@ -53,16 +53,21 @@ class TimelineSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
         options = SourceOptions(self.options, WRITE_OPTIONS)
-        return IdempotentWriter(partial(apply_rows, _write_to(options, schema, overwrite)))
+        target, names = _write_to(options, schema, overwrite)
+        return IdempotentWriter(partial(apply_rows, target), names)
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
         options = SourceOptions(self.options, WRITE_OPTIONS)
-        return IdempotentStreamWriter(partial(apply_rows, _write_to(options, schema, overwrite)))
+        target, names = _write_to(options, schema, overwrite)
+        return IdempotentStreamWriter(partial(apply_rows, target), names)
 
 
-def _write_to(options: SourceOptions, schema: StructType, overwrite: bool) -> FarmPlan:
+def _write_to(
+    options: SourceOptions, schema: StructType, overwrite: bool
+) -> tuple[FarmPlan, list[str]]:
+    """Return where rows go, and the names of their columns. Raises InvalidInput."""
     refuse_overwrite(overwrite, "a farm of timelines")
-    ACCEPTED.check(schema)
-    return plan_of(options)
+    names = ACCEPTED.accept(schema, options).names
+    return plan_of(options), names

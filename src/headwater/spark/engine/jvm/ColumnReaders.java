@@ -62,6 +62,9 @@ public class ColumnReaders implements PartitionReaderFactory {
   public PartitionReader createColumnarReader(InputPartition partition) {
     try {
       byte[] pickled = pickled(partition);
+      // First: what a task holds are messages, in which there may be any bytes.
+      HeldReader held = nodes ? HeldReader.of(schema, pickled, bytes) : null;
+      if (held != null) return held;
       CountedReader counted = nodes ? CountedReader.of(schema, pickled) : null;
       return counted != null ? (PartitionReader) counted : new Reader(this, pickled);
     } catch (RuntimeException error) {

@@ -18,13 +18,8 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 public class CountedReader implements PartitionReader {
   private static final byte EDGE = (byte) 0xff;
-  private static final byte[] MARK = "?headwater:counted?".getBytes();
+  private static final byte[] MARK = mark("headwater:counted");
   private static final int ROWS = 1 << 20;
-
-  static {
-    MARK[0] = EDGE;
-    MARK[MARK.length - 1] = EDGE;
-  }
 
   private final StructType schema;
   private final long stop;
@@ -45,16 +40,29 @@ public class CountedReader implements PartitionReader {
 
   /** Returns the reader of a task; null for one that Python has to run. */
   static CountedReader of(StructType schema, byte[] pickled) {
-    for (int at = 0; at + MARK.length <= pickled.length; at++) {
+    int at = behind(MARK, pickled);
+    if (at < 0) return null;
+    ByteBuffer facts = ByteBuffer.wrap(pickled).order(ByteOrder.LITTLE_ENDIAN);
+    facts.position(at);
+    return new CountedReader(schema, facts);
+  }
+
+  /** Returns the bytes by which a kind of task is known; no text has them. */
+  static byte[] mark(String kind) {
+    byte[] mark = ("?" + kind + "?").getBytes();
+    mark[0] = EDGE;
+    mark[mark.length - 1] = EDGE;
+    return mark;
+  }
+
+  /** Returns the place behind the first mark in a pickled task; -1 when there is none. */
+  static int behind(byte[] mark, byte[] pickled) {
+    for (int at = 0; at + mark.length <= pickled.length; at++) {
       int same = 0;
-      while (same < MARK.length && pickled[at + same] == MARK[same]) same++;
-      if (same == MARK.length) {
-        ByteBuffer facts = ByteBuffer.wrap(pickled).order(ByteOrder.LITTLE_ENDIAN);
-        facts.position(at + same);
-        return new CountedReader(schema, facts);
-      }
+      while (same < mark.length && pickled[at + same] == mark[same]) same++;
+      if (same == mark.length) return at + same;
     }
-    return null;
+    return -1;
   }
 
   public boolean next() {

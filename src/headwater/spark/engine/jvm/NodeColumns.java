@@ -11,8 +11,10 @@ import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Locale;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.BinaryType$;
 import org.apache.spark.sql.types.DataType;
@@ -27,6 +29,9 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 public class NodeColumns implements Serializable {
   private static final String[] LEFT_TO_PYTHON = {"topic", "schema", "columnNameOfCorruptRecord"};
+  // Python's Arrow does not read a column without a byte that was compressed by lz4 in Java, and of the
+  // columns beside the nodes all have none.
+  private static final String CODEC = "spark.sql.execution.arrow.compression.codec";
   // Where a message of our own source was; the sink leaves these columns out.
   private static final List OF_SOURCE = Arrays.asList(new Object[] {"stream", "offset"});
 
@@ -47,7 +52,8 @@ public class NodeColumns implements Serializable {
     for (int i = 0; i < LEFT_TO_PYTHON.length; i++) {
       if (options.containsKey(LEFT_TO_PYTHON[i])) return null;
     }
-    List names = Arrays.asList((Object[]) schema.fieldNames());
+    if (SQLConf.get().getConfString(CODEC, "none").equalsIgnoreCase("lz4")) return null;
+    List names = names(schema);
     boolean ofSource = names.containsAll(OF_SOURCE);
     for (int i = 0; i < names.size(); i++) {
       Object name = names.get(i);
@@ -59,6 +65,17 @@ public class NodeColumns implements Serializable {
     if (value < 0) return null;
     boolean text = schema.apply(value).dataType() instanceof StringType;
     return new NodeColumns(names.indexOf("tag"), value, names.indexOf("time"), text);
+  }
+
+  /** Returns the names of columns; as Spark compares them, the sink knows them in lower case. */
+  private static List names(StructType schema) {
+    boolean exact = SQLConf.get().caseSensitiveAnalysis();
+    List names = new ArrayList();
+    for (int i = 0; i < schema.length(); i++) {
+      String name = schema.apply(i).name();
+      names.add(exact ? name : name.toLowerCase(Locale.ROOT));
+    }
+    return names;
   }
 
   private static boolean isPacked(String name, DataType type) {

@@ -7,7 +7,8 @@
  * which is marked as those of our scans are.
  *
  * A rule, at the end of the optimizer, exchanges the write that Spark made. Where it is not in force,
- * or for columns that NodeColumns leaves to Python, rows go to Python as they are.
+ * or for columns that NodeColumns leaves to Python, rows go to Python as they are. The same rule tells
+ * every sink of ours when names of columns are case-sensitive (SessionsCase).
  */
 package headwater;
 
@@ -84,20 +85,26 @@ public class NodeWrites extends Rule {
       if (write == null || write.getClass() != PythonWrite.class) return null;
       String name = (String) Internals.WRITE_NAME.get(write);
       LogicalWriteInfo info = (LogicalWriteInfo) Internals.WRITE_INFO.get(write);
-      NodeColumns columns = columns(name, info, Internals.WRITE_TRUNCATES.getBoolean(write));
-      if (columns == null) return null;
+      boolean truncates = Internals.WRITE_TRUNCATES.getBoolean(write);
+      NodeColumns columns = columns(name, info, truncates);
+      LogicalWriteInfo told = SessionsCase.told(name, info);
+      if (columns == null && told == info) return null;
       PythonDataSourceV2 source = (PythonDataSourceV2) Internals.WRITE_SOURCE.get(write);
-      return new OfBatch(source, name, info, columns);
+      if (columns == null) return new PythonWrite(source, name, told, truncates);
+      return new OfBatch(source, name, told, columns);
     }
 
     private static StreamingWrite streaming(StreamingWrite write) throws IllegalAccessException {
       if (write.getClass() != PythonStreamingWrite.class) return null;
       String name = (String) Internals.STREAMING_NAME.get(write);
       LogicalWriteInfo info = (LogicalWriteInfo) Internals.STREAMING_INFO.get(write);
-      NodeColumns columns = columns(name, info, Internals.STREAMING_TRUNCATES.getBoolean(write));
-      if (columns == null) return null;
+      boolean truncates = Internals.STREAMING_TRUNCATES.getBoolean(write);
+      NodeColumns columns = columns(name, info, truncates);
+      LogicalWriteInfo told = SessionsCase.told(name, info);
+      if (columns == null && told == info) return null;
       PythonDataSourceV2 source = (PythonDataSourceV2) Internals.STREAMING_SOURCE.get(write);
-      return new OfStream(source, name, info, columns);
+      if (columns == null) return new PythonStreamingWrite(source, name, told, truncates);
+      return new OfStream(source, name, told, columns);
     }
 
     private static NodeColumns columns(String name, LogicalWriteInfo info, boolean truncates) {

@@ -8,12 +8,16 @@
  *     spark.sql.catalog.hw.streams.rides.schema   any option of one table
  *
  * Names come from Python, by a source whose columns are the names. A table is the format of its kind
- * with its options filled in, for reads, writes and streaming queries alike. Tables are neither made
- * nor changed by SQL: whoever writes first makes a stream.
+ * with its options filled in, for reads, writes and streaming queries alike. Tables are not changed by
+ * SQL. Whoever writes first makes a stream, a topic or a queue, so to create one does nothing in the
+ * store: only this session knows the table from then on. One that is not there is found by those who
+ * write to it, and by nobody else.
  */
 package headwater;
 
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -21,6 +25,7 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
@@ -28,6 +33,8 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
+import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
@@ -47,9 +54,12 @@ public class StoreCatalog implements TableCatalog, SupportsNamespaces {
     {"archives", "headwater", "stream", "archive"},
     {"timelines", "headwater_timeline", null, "instances"}
   };
+  // What comes to be by its first row.
+  private static final List CREATED = Arrays.asList(new Object[] {"streams", "topics", "queues"});
   // All timelines of a farm are one table.
   private static final String ELEMENTS = "elements";
 
+  private final Set created = Collections.synchronizedSet(new HashSet());
   private String name;
   private Map given;
 
@@ -67,9 +77,7 @@ public class StoreCatalog implements TableCatalog, SupportsNamespaces {
     String[] kind = kind(namespace);
     if (kind == null) throw new NoSuchNamespaceException(namespace);
     if (kind[2] == null) return new Identifier[] {Identifier.of(namespace, ELEMENTS)};
-    Map options = settings(kind);
-    options.put("kind", kind[0]);
-    StructType names = source("headwater_names").inferSchema(new CaseInsensitiveStringMap(options));
+    StructType names = names(kind, settings(kind));
     Identifier[] found = new Identifier[names.length()];
     for (int i = 0; i < found.length; i++) {
       found[i] = Identifier.of(namespace, names.apply(i).name());
@@ -78,21 +86,80 @@ public class StoreCatalog implements TableCatalog, SupportsNamespaces {
   }
 
   public Table loadTable(Identifier table) throws NoSuchTableException {
+    if (!tableExists(table)) throw new NoSuchTableException(table);
+    return filled(table);
+  }
+
+  /** Returns a table to write to; the first write makes it, if it is of a kind that comes to be so. */
+  public Table loadTable(Identifier table, Set privileges) throws NoSuchTableException {
     String[] kind = kind(table.namespace());
-    if (kind == null) throw new NoSuchTableException(table);
+    boolean writes = privileges.contains(TableWritePrivilege.INSERT);
+    return writes && kind != null && CREATED.contains(kind[0]) ? filled(table) : loadTable(table);
+  }
+
+  public Table loadTable(Identifier table, String version) {
+    throw noVersions();
+  }
+
+  public Table loadTable(Identifier table, long time) {
+    throw noVersions();
+  }
+
+  private static RuntimeException noVersions() {
+    return new UnsupportedOperationException(
+        "a store keeps no versions of a table; read a part of it by WHERE offset <= ..., or by the "
+            + "options endingOffsets and endingTimestamp");
+  }
+
+  private Table filled(Identifier table) {
+    String[] kind = kind(table.namespace());
+    Map options = options(kind, table.name());
+    StructType schema = source(kind[1]).inferSchema(new CaseInsensitiveStringMap(options));
+    return new Filled(source(kind[1]), kind[1], schema, options, name + "." + table);
+  }
+
+  /** Returns the options of a table: those of its kind, its name, and its own. */
+  private Map options(String[] kind, String table) {
     Map options = settings(kind);
-    if (kind[2] != null) {
-      options.put(kind[2], table.name());
-    } else if (!table.name().equals(ELEMENTS)) {
-      throw new NoSuchTableException(table);
-    }
-    String own = kind[0] + "." + table.name() + ".";
+    if (kind[2] != null) options.put(kind[2], table);
+    String own = kind[0] + "." + table + ".";
     for (Object key : given.keySet()) {
       String setting = (String) key;
       if (setting.startsWith(own)) options.put(setting.substring(own.length()), given.get(key));
     }
-    StructType schema = source(kind[1]).inferSchema(new CaseInsensitiveStringMap(options));
-    return new Filled(source(kind[1]), kind[1], schema, options, name + "." + table);
+    return options;
+  }
+
+  /** Returns whether it is in the store, or was created here and waits for its first row. */
+  public boolean tableExists(Identifier table) {
+    boolean stored = isStored(table);
+    // From its first row on, the store knows whether it is there.
+    if (stored) created.remove(table);
+    return stored || created.contains(table);
+  }
+
+  private boolean isStored(Identifier table) {
+    String[] kind = kind(table.namespace());
+    if (kind == null) return false;
+    if (kind[2] == null) return table.name().equals(ELEMENTS);
+    Map options = settings(kind);
+    Object archive = options(kind, table.name()).get("archive");
+    if (archive != null) options.put("archive", archive);
+    options.put("name", table.name());
+    return names(kind, options).length() > 0;
+  }
+
+  private static StructType names(String[] kind, Map options) {
+    options.put("kind", kind[0]);
+    return source("headwater_names").inferSchema(new CaseInsensitiveStringMap(options));
+  }
+
+  public Table createTable(
+      Identifier table, Column[] columns, Transform[] partitions, Map properties) {
+    String[] kind = kind(table.namespace());
+    if (kind == null || !CREATED.contains(kind[0]) || partitions.length > 0) throw refusal();
+    created.add(table);
+    return filled(table);
   }
 
   public String[][] listNamespaces() {
@@ -131,6 +198,9 @@ public class StoreCatalog implements TableCatalog, SupportsNamespaces {
   }
 
   public boolean dropTable(Identifier table) {
+    // Spark drops what it has created when the write behind it fails.
+    boolean wasCreated = created.remove(table);
+    if (!isStored(table)) return wasCreated;
     throw refusal();
   }
 

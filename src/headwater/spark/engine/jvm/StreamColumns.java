@@ -8,16 +8,22 @@
  */
 package headwater;
 
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.WeakHashMap;
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.catalyst.expressions.AttributeSet;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
@@ -31,6 +37,7 @@ import org.apache.spark.sql.execution.datasources.v2.StreamingDataSourceV2ScanRe
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingSourceOffset;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
@@ -94,6 +101,9 @@ public class StreamColumns extends SparkStrategy {
   public static class ColumnStreamExec extends MicroBatchScanExec {
     // The function that reads certain columns, for each stream: made once, not for each micro-batch.
     private static final Map FUNCTIONS = Collections.synchronizedMap(new WeakHashMap());
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    private transient Seq planned;
 
     public ColumnStreamExec(
         Seq output,
@@ -116,8 +126,34 @@ public class StreamColumns extends SparkStrategy {
     public Seq inputPartitions() {
       synchronized (this) {
         synchronized (stream()) {
-          return super.inputPartitions();
+          if (planned == null) {
+            InputPartition[] parts = stream().planInputPartitions(start(), asking(end()));
+            planned = CollectionConverters.asScala(Arrays.asList((Object[]) parts)).toSeq();
+          }
+          return planned;
         }
+      }
+    }
+
+    /**
+     * Returns the end of a micro-batch, and beside it which query asks: Python notes it in the store,
+     * and returns the rows of a small micro-batch with the plan, since HeldReader takes them here.
+     */
+    private static Offset asking(Offset end) {
+      SparkContext context = SparkContext.getOrCreate();
+      String query = context.getLocalProperty("sql.streaming.queryId");
+      String batch = context.getLocalProperty("streaming.sql.batchId");
+      if (query == null || batch == null) return end;
+      try {
+        ObjectNode asked = (ObjectNode) JSON.readTree(end.json());
+        asked
+            .putObject("asking")
+            .put("query", query)
+            .put("batch", batch)
+            .put("about", context.getLocalProperty("spark.job.description"));
+        return new PythonStreamingSourceOffset(asked.toString());
+      } catch (IOException error) {
+        throw new RuntimeException(error);
       }
     }
 
