@@ -47,7 +47,7 @@ def histogram_lines(
 
 
 class Page:
-    """A page of metrics under construction; takes at most so many lines, and counts the others."""
+    """A page of metrics being built; takes a limited number of lines, and counts the others."""
 
     def __init__(self, most: int | None = None) -> None:
         self._lines: dict[str, list[str]] = {}
@@ -65,7 +65,7 @@ class Page:
                 self._lines.setdefault(name, []).append(f"{labels} {value}")
 
     def _takes(self, count: int) -> bool:
-        """Return whether there is room for so many lines, which is taken then."""
+        """Return whether there is room for this many lines, which is taken then."""
         if self._left is None:
             return True
         if count > self._left:

@@ -1,7 +1,8 @@
 """Every metric by name: its kind, its labels, and what it says.
 
 Labels name objects and outcomes. None is ever a tag, an offset, a member or a key: their number
-grows with the data. ``docs/reference/metrics.md`` is compared with this table by a test, and so are
+grows with the data. None is ``instance`` or ``job``, which Prometheus gives to what it scrapes: it
+would rename ours. ``docs/reference/metrics.md`` is compared with this table by a test, and so are
 the dashboard and the alerts under ``docs/assets/``.
 """
 
@@ -44,13 +45,13 @@ _TABLE: Final = (
     Family("stream_nodes", "gauge", _STREAM, "Nodes of sealed messages."),
     Family("stream_unsealed_messages", "gauge", _STREAM, "Messages that are not in nodes yet."),
     Family("stream_holes", "gauge", _STREAM, "Offsets that compaction has emptied."),
-    Family("group_lag_messages", "gauge", _GROUP, "Messages that were not handed out yet."),
-    Family("group_lag_seconds", "gauge", _GROUP, "Age of the oldest message not handed out."),
-    Family("group_pending_messages", "gauge", _GROUP, "Messages handed out, not acknowledged."),
+    Family("group_lag_messages", "gauge", _GROUP, "Messages that were not delivered yet."),
+    Family("group_lag_seconds", "gauge", _GROUP, "Age of the oldest message not delivered."),
+    Family("group_pending_messages", "gauge", _GROUP, "Messages delivered, not acknowledged."),
     Family("group_pending_ranges", "gauge", _GROUP, "Ranges of offsets that are pending."),
     Family("group_oldest_pending_seconds", "gauge", _GROUP, "Age of the oldest pending message."),
     Family("group_due_messages", "gauge", _GROUP, "Pending messages that are due again."),
-    Family("group_redelivered_total", "counter", _GROUP, "Messages that were handed out again."),
+    Family("group_redelivered_total", "counter", _GROUP, "Messages that were delivered again."),
     Family("group_expired_total", "counter", _GROUP, "Messages that expired before an ack."),
     Family("group_dead_messages", "gauge", _GROUP, "Dead letters."),
     Family("group_missed_messages_total", "counter", _GROUP, "Messages evicted before a read."),
@@ -69,7 +70,12 @@ _TABLE: Final = (
     Family("spark_staged_bytes", "gauge", _QUERY, "Bytes that a query staged, not published yet."),
     Family("spark_running", "gauge", _QUERY, "1 while a query runs, 0 when it ended or is silent."),
     Family("queue_messages", "gauge", (*_QUEUE, "state"), "Messages of a queue by state."),
-    Family("queue_oldest_seconds", "gauge", (*_QUEUE, "state"), "Wait of the oldest message."),
+    Family(
+        "queue_oldest_seconds",
+        "gauge",
+        (*_QUEUE, "state"),
+        "How long the oldest message of a state has been ready, delayed, held or dead.",
+    ),
     Family(
         "queue_wait_seconds",
         "histogram",
@@ -82,7 +88,7 @@ _TABLE: Final = (
     Family("queue_acked_total", "counter", _QUEUE, "Messages acknowledged since it began."),
     Family("queue_expired_total", "counter", _QUEUE, "Messages that outlived their time."),
     Family("queue_waiting_consumers", "gauge", _QUEUE, "Consumers that are blocked in a pop."),
-    Family("queue_paused", "gauge", _QUEUE, "1 while the queue hands out nothing."),
+    Family("queue_paused", "gauge", _QUEUE, "1 while the queue delivers nothing."),
     Family("ick_dirty", "gauge", _ICK, "Members of a channel of dirty lists that wait."),
     Family("ick_reserved", "gauge", _ICK, "Members that are reserved and not committed."),
     Family("ick_oldest_seconds", "gauge", _ICK, "How long the oldest ready member has waited."),
@@ -102,8 +108,13 @@ _TABLE: Final = (
     Family("operation_bytes_total", "counter", ("op",), "Bytes that were sent and received."),
     Family("outcome_unknown_total", "counter", ("op",), "Operations without an answer."),
     Family("retries_total", "counter", ("why",), "Attempts that were made again."),
-    Family("part_done_total", "counter", _PART, "Messages, rows or runs that a part has done."),
-    Family("part_failed_total", "counter", _PART, "Attempts of a part that failed."),
+    Family(
+        "part_done_total",
+        "counter",
+        _PART,
+        "Messages, rows or runs that a part has done, but for the last 0.1 s of a killed process.",
+    ),
+    Family("part_failed_total", "counter", _PART, "Attempts of a part that failed, likewise."),
     Family("part_restarts_total", "counter", _PART, "Times that a part died and began again."),
     Family("part_processes", "gauge", _PART, "Processes in which a part runs now."),
     Family("part_lag", "gauge", _PART, "Messages or rows that wait for a part."),
@@ -115,7 +126,7 @@ _TABLE: Final = (
     Family("farm_repairs_total", "counter", (), "Elements of timelines that were repaired."),
     Family("farm_repair_failures_total", "counter", (), "Repairs of elements that failed."),
     Family("farm_divergent_keys_total", "counter", (), "Keys of which a read saw copies differ."),
-    Family("farm_instance_up", "gauge", ("cluster", "instance"), "1 when the instance serves."),
+    Family("farm_instance_up", "gauge", ("cluster", "address"), "1 when the instance serves."),
     Family("store_up", "gauge", ("store",), "1 when the store answered the last sample."),
     Family("store_fsync", "gauge", ("store", "mode"), "1 for the fsync mode of the store."),
     Family(

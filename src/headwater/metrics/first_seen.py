@@ -1,7 +1,7 @@
-"""Since when something is the case that says nothing of its beginning: noted when first seen.
+"""When an alarm began that does not know this itself: recorded when it is first seen.
 
-The note lies in the store, so that all servers say the same, also after a restart. It goes when the
-matter is over, and costs a call only when something begins or ends.
+The record is in the store, so that all servers show the same, even after a restart. It is removed
+when the alarm is over, and costs a call only when something begins or ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwater.store.notes import all_notes, keep_notes
 log = logging.getLogger("headwater.metrics")
 
 ALARMS: Final = "hw:{alarms}"
-# So many are noted, and more have no time; a key is cut at so many characters.
+# At most this many alarms have a recorded time; a key is cut at this many characters.
 _MOST: Final = 500
 _KEY_CHARS: Final = 200
 # Another server may have noted or forgotten something.
@@ -69,7 +69,7 @@ class FirstSeen:
         try:
             await work
         except StoreError as error:
-            log.debug("%s takes no notes of alarms: %s", self._hw.store.where, error)
+            log.debug("%s cannot record alarms: %s", self._hw.store.where, error)
             return False
         return True
 

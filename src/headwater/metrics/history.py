@@ -1,7 +1,7 @@
 """The history of a store, kept in the store in fixed space: what is noted, and how it is read.
 
 Each series has three rings: 5 minutes by the second, an hour by ten seconds, a day by the minute.
-A point lies in its ring by its time, and says which time that is, so that points of the last turn
+A point is in its ring by its time, and says which time that is, so that points of the last turn
 are not taken for new ones, and a point that is written twice is there once. Rates are those of
 the whole step, everything else is the worst of it.
 """
@@ -58,7 +58,7 @@ class Resolution(NamedTuple):
 RESOLUTIONS: Final = {1: Resolution(1, 300), 10: Resolution(10, 360), 60: Resolution(60, 1440)}
 _POINT: Final = struct.Struct("<I6f")
 SERIES_BYTES: Final = sum(one.points for one in RESOLUTIONS.values()) * _POINT.size
-# Who writes does so for so long before somebody else may; a writer that dies leaves a gap of that.
+# How long a writer holds the right to write; a writer that dies leaves a gap of this length.
 HOLD_MS: Final = 5000
 # Between two points that are not further apart, the older one is drawn on: a large store is
 # sampled less often than every second.

@@ -1,8 +1,8 @@
 """Since when messages wait for groups and readers, by when the stream had reached their offsets.
 
-The store knows the time of a message that is sealed only as that of the newest in its node. Whoever
-samples a stream has seen when each offset was there, and so knows better, as far back as it has
-looked.
+For a sealed message, the store knows only the time of the newest message in its node. A process
+that samples the stream has seen when each offset was reached, so it knows better, as far back as it
+has sampled.
 """
 
 from __future__ import annotations

@@ -83,8 +83,14 @@ def add_queue(page: Page, store: str, stats: QueueStats) -> None:
     for state in ("ready", "delayed", "unacked", "dead", "damaged"):
         labels = label_text(store=store, queue=stats.name, state=state)
         page.add(labels, queue_messages=getattr(stats, state))
-    ready = label_text(store=store, queue=stats.name, state="ready")
-    page.add(ready, queue_oldest_seconds=(stats.oldest_ms or 0) / 1000)
+    for state, age_ms in (
+        ("ready", stats.oldest_ms),
+        ("delayed", stats.oldest_delayed_ms),
+        ("unacked", stats.oldest_unacked_ms),
+        ("dead", stats.oldest_dead_ms),
+    ):
+        labels = label_text(store=store, queue=stats.name, state=state)
+        page.add(labels, queue_oldest_seconds=(age_ms or 0) / 1000)
 
 
 def add_channel(page: Page, store: str, stats: ChannelStats) -> None:
@@ -125,7 +131,7 @@ def add_outbox(page: Page, database: str, status: Status) -> None:
 def add_instances(page: Page, instances: Iterable[InstanceStatus]) -> None:
     """Add which instances of a farm of timelines serve."""
     for one in instances:
-        labels = label_text(cluster=str(one.cluster), instance=one.instance)
+        labels = label_text(cluster=str(one.cluster), address=one.instance)
         page.add(labels, farm_instance_up=int(one.up))
 
 

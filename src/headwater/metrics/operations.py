@@ -71,7 +71,7 @@ def _places() -> int:
 
 
 def shared_counts(processes: int = 1, file: int = -1) -> memoryview[int]:
-    """Return memory for the counts of so many processes, which stays shared across a fork.
+    """Return memory for the counts of this many processes, which stays shared across a fork.
 
     Processes that are not forks of each other share it by a ``file``, a descriptor, which grows to
     the size that is needed.
@@ -100,7 +100,8 @@ class OperationMetrics:
         self._levels = {name: first + at for at, name in enumerate(LEVELS)}
         first += len(LEVELS)
         self._counted = {name: first + at for at, name in enumerate(_COUNTED)}
-        # Nothing is open yet; whoever had this place before may have died with much open.
+        # Nothing is open yet; the process that had this place before may have died with operations
+        # open.
         for place in self._levels.values():
             self._own[place] = 0
         # Threads share the part of their process: adding to a count is two steps.
@@ -150,7 +151,10 @@ class OperationMetrics:
         return sum(self._all[at + place] for at in range(0, len(self._all), places))
 
     def add_to(self, page: Page, others: memoryview[int] | None = None) -> None:
-        """Add the counts of all processes to a page; what never happened is left out.
+        """Add the counts of all processes to a page; operations that never happened are left out.
+
+        What is counted without a label is there from the beginning: Prometheus does not notice that
+        a count has grown when it first appears as 1.
 
         ``others`` is memory of further processes, whose counts are added to these.
         """
@@ -171,8 +175,7 @@ class OperationMetrics:
         for level, place in self._levels.items():
             page.add("", **{level: totals[place]})
         for counted, place in self._counted.items():
-            if totals[place]:
-                page.add("", **{_COUNTED[counted]: totals[place]})
+            page.add("", **{_COUNTED[counted]: totals[place]})
 
 
 def _add_operation(page: Page, name: str, row: list[int]) -> None:

@@ -1,7 +1,7 @@
 """Writes the history of a store: from samples to points, by one process at a time.
 
-Any number of processes may try: who holds the pen writes, the others look whether it is free. What
-is quiet is not written, so that a store in which nothing happens costs a call a second.
+Any number of processes may try: the one that holds the pen writes, the others check whether it is
+free. Quiet series are not written, so a store in which nothing happens costs one call a second.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from headwater.views.readers import lag_of
 
 log = logging.getLogger("headwater.metrics")
 
-# As many series are kept unless somebody asks for another number; each takes 58.8 kB at most.
+# The default number of series that are kept; each takes 58.8 kB at most.
 MOST_SERIES: Final = 100
 EVERY_S: Final = 1.0
-# A series that was quiet for so long makes room for another.
+# A series that was quiet for this long makes room for another.
 QUIET_MS: Final = 600_000
 # When series were last busy is noted so often.
 _NOTED_MS: Final = 60_000
@@ -49,12 +49,13 @@ def check_history(most: int) -> int:
 class OutboxBacklog(NamedTuple):
     """What waits in the outbox of a database: how many rows, and how old the oldest is.
 
-    ``batches`` is how many were streamed in all.
+    ``batches`` is how many were streamed in all, ``rows_per_s`` how many rows a second lately.
     """
 
     rows: int
     oldest_s: float
     batches: int
+    rows_per_s: float = 0.0
 
 
 class Counter(NamedTuple):
@@ -81,7 +82,9 @@ class RateBook:
         if staged is not None:
             now = counters[OUTBOX] = Counter(sample.now_ms, 0, staged.batches)
             waits = Point(lag=staged.rows, lag_s=staged.oldest_s)
-            found[OUTBOX] = _rated(waits, self._last.get(OUTBOX), now)
+            rated = _rated(waits, self._last.get(OUTBOX), now)
+            # Of an outbox, what goes out are batches, and what comes into the log are rows.
+            found[OUTBOX] = rated._replace(in_per_s=staged.rows_per_s)
         self._last = counters
         found[STORE] = _total(found)
         return found
@@ -266,7 +269,8 @@ class HistoryRecorder:
             except (HeadwaterError, TimeoutError) as error:
                 log.debug("the history of %s has a gap: %s", self._watch.hw.store.where, error)
                 self._book = None
-            # Who does not hold the pen looks less often whether it is free, and samples nothing.
+            # A process that does not hold the pen checks less often whether it is free, and samples
+            # nothing.
             await asyncio.sleep(EVERY_S if self._book is not None else HOLD_MS / 1000)
 
     async def _take_pen(self) -> bool:

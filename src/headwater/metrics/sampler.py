@@ -1,6 +1,6 @@
 """The page of metrics: what is sampled of a store and counted in this process, for Prometheus.
 
-It is made of the sample that everybody shares, and made anew beside the scrapes.
+It is made of the sample that everybody shares, and made again beside the scrapes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Extra = Callable[[Page], Awaitable[None]]
 # A page this young is returned as it is.
 FRESH_S: Final = 5.0
 MAX_SERIES: Final = 250_000
-# After so many objects others have their turn: a page may have 20 MB.
+# After this many objects other tasks run: a page may have 20 MB.
 _SLICE: Final = 100
 
 
@@ -66,7 +66,7 @@ class Sampler:
         return self._own_page() + self._page
 
     async def _renew(self, sample: StoreSample) -> None:
-        """Make the page anew beside the scrapes, as long as there are some."""
+        """Make the page again beside the scrapes, as long as there are some."""
         if self._watch.clock() - self._asked_at > ASKED_S:
             return
         async with self._making:

@@ -140,7 +140,7 @@ def _flat(replies: Iterable[list[list[object]]]) -> list[list[object]]:
 
 def _slow_call(entry: list[object]) -> LongestCall:
     _, seconds, microseconds, words, *_ = entry
-    # Of a call of ours the function; never the rest, which may be somebody's data.
+    # For our own calls, the function; never the arguments, which may be a user's data.
     shown = [word.decode("utf-8", "replace") for word in words[:2]]  # type: ignore[index]
     name = " ".join(shown) if shown[0].upper().startswith("FCALL") else shown[0]
     return LongestCall(int(microseconds) / 1000, name, int(seconds) * 1000)  # type: ignore[call-overload]

@@ -1,8 +1,8 @@
-"""One sample of a store for all who ask: scrapes, pages of the console, its history.
+"""One sample of a store for all requests: scrapes, pages of the console, its history.
 
 Objects are asked for many in one call, with pauses in between, so that a store of many objects
-serves others meanwhile, and so does this process. Whoever asks gets the newest sample, and waits
-only for the first one, which is made without pauses. Nobody samples a store that nobody asks for.
+serves others meanwhile, and so does this process. A request gets the newest sample, and waits only
+for the first one, which is made without pauses. A store without requests is not sampled.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ log = logging.getLogger("headwater.metrics")
 
 T = TypeVar("T")
 
-# As long as somebody has asked within this time, the store is sampled beside that.
+# The store is sampled in the background as long as there was a request within this time.
 ASKED_S: Final = 120.0
 # How many objects are asked for in a call; behind it is a pause, of at least so long, and so many
 # times as long as the call took.
 _SLICE: Final = 100
 _GAP_S: Final = 0.25
 _PAUSE: Final = 5.0
-# While somebody waits: so many calls side by side, to decode some while others come.
+# While a request waits: this many calls in parallel, to decode some while others arrive.
 _SIDE_BY_SIDE: Final = 4
 # Names, channels, which cost a call for each shard, and queries of Spark, which cost some for each
 # stream, are asked for so often.
@@ -86,7 +86,7 @@ class StoreWatch:
         self._queries: tuple[float, list[QueryStatus]] = (-float("inf"), [])
 
     async def newest(self, every_s: float) -> StoreSample:
-        """Return the newest sample, whole or not; it is renewed every so many seconds from now."""
+        """Return the newest sample, whole or not; it is refreshed this often from now on."""
         now = self.clock()
         self._asked[every_s] = now
         if now - self._newest.at > every_s and self._sampling is None:
@@ -104,6 +104,11 @@ class StoreWatch:
             raise found.missing
         raise TimeoutError(f"{self.hw.store.where} does not answer")
 
+    @property
+    def latest(self) -> StoreSample:
+        """The newest sample that was complete, without asking for another; empty before one."""
+        return self._good
+
     def follow(self, use: Callable[[StoreSample], Awaitable[None]]) -> None:
         """Have each new sample given to a function, before it is given to those who ask."""
         self._followers.append(use)
@@ -116,7 +121,7 @@ class StoreWatch:
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._sampling = None
-        # Nobody waits for a sample that does not come; who asks next begins anew.
+        # No request waits for a sample that does not come; the next request starts again.
         self._sampled.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s could not be sampled", self.hw.store.where, exc_info=error)
@@ -140,7 +145,7 @@ class StoreWatch:
             await self._look_at_objects(sample, gently=gently)
         except (HeadwaterError, TimeoutError) as error:
             why = str(error) or "the store is too slow"
-            log.warning("the sample of %s is not whole: %s", self.hw.store.where, why)
+            log.warning("the sample of %s is incomplete: %s", self.hw.store.where, why)
             sample.missing = error
         sample.at = self.clock()
         sample.took_s = sample.at - began
@@ -164,7 +169,7 @@ class StoreWatch:
                 sample.now_ms = found.now_ms
         sample.channels = await self._known_channels(gently=gently)
         sample.queries = await self._known_queries(gently=gently)
-        # Where objects lie apart, or there is none, no reply says what time it is.
+        # Where objects are apart, or there is none, no reply says what time it is.
         sample.now_ms = sample.now_ms or await self._now_ms()
         sample.streams, sample.groups = self._lag_clock.measured(
             sample.now_ms, sample.streams, sample.groups
@@ -224,8 +229,8 @@ class StoreWatch:
         try:
             enabled = await self.command("CONFIG", "GET", "appendonly")
             policies = await self.command("CONFIG", "GET", "appendfsync")
-        except StoreError:
-            return None  # a managed server does not show it
+        except (StoreError, TimeoutError):
+            return None  # a managed server does not show it, and a slow one not in time
         modes = {
             policy[1].decode() if on[1] == b"yes" else "off"
             for on, policy in zip(enabled, policies, strict=True)

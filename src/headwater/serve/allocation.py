@@ -1,7 +1,7 @@
 """Memory that requests have freed stays with a server process, so that the next ones find it.
 
 glibc gives large blocks back to the kernel as soon as they are free. A request with a large body
-would have all its pages made and cleared anew, which takes as long as to read the body.
+would have all its pages made and cleared again, which takes as long as to read the body.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MMAP_THRESHOLD: Final = -3
 def keep_freed_memory() -> None:
     """Let this process keep some MiB of freed memory.
 
-    This does nothing where the C library has no such setting, or where whoever started the process
-    has set it.
+    This does nothing if the C library has no such setting, or if it was set when the process was
+    started.
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return

@@ -46,7 +46,7 @@ class GrantedHandler(Handler, Protocol):
     """A handler that also serves clients whom somebody else has let in."""
 
     def admit_as(self, method: str, path: str, grant: Grant | None) -> Admitted:
-        """Decide on a request of somebody who may do so much; None is nobody; raises Refused."""
+        """Decide on a request of a client with these rights; None is nobody; raises Refused."""
 
     async def close(self) -> None:
         """Wait until no request is under way."""
@@ -167,8 +167,8 @@ class AsgiApp:
             await send({"type": "websocket.close", "code": 1000})
         elif self._service is None:
             raise InvalidInput(
-                "the API is not open, because what mounts it does not pass its lifespan on; enter "
-                "it there: async with api: yield"
+                "the API is not open, because the application that mounts it does not pass on the "
+                "lifespan; enter it there: async with api: yield"
             )
         else:
             await self._serve(self._service, scope, receive, send)

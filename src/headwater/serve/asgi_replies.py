@@ -66,7 +66,7 @@ class AsgiReplies:
             return
         if not sending.cancelled() and (error := sending.exception()) is not None:
             # The server around this closes the connection, by which the client notices it.
-            log.error("a reply is cut off: its next piece could not be made", exc_info=error)
+            log.error("a reply was cut off: its next piece could not be made", exc_info=error)
             raise error
         await send({"type": "http.response.body", "body": b""})
 

@@ -1,9 +1,9 @@
 """The open connections of a process, whatever protocol they speak: counted, timed out, drained.
 
-They share places and bytes. A place for clients that have not shown a token yet is given up by
-whoever has waited longest in one, so that those who only hold a place keep nobody out. When all
-connections together buffer more than they may, the one that buffers the most is closed: a small
-request never suffers for large ones.
+They share places and bytes. When places for clients without a token are full, the connection that
+has been open longest is closed, so that idle clients cannot keep others out. When all connections
+together buffer more than they may, the one that buffers the most is closed: a small request never
+suffers for large ones.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class OpenConnections:
             self._drained.set_result(None)
 
     def hold(self, change: int) -> None:
-        """Count so many bytes more, or fewer, as buffered; sheds connections while it is too much.
+        """Count bytes as buffered, or no longer; closes connections while there are too many bytes.
 
         What requests under way hold cannot be freed, and so is not.
         """
@@ -128,7 +128,7 @@ class OpenConnections:
                     connection.abort()
 
     async def drain(self, seconds: float) -> None:
-        """Wait so long for requests that have begun, then close all connections."""
+        """Wait this long for requests that have begun, then close all connections."""
         self._drained = asyncio.get_running_loop().create_future()
         for connection in list(self._open):
             connection.finish()
@@ -136,6 +136,33 @@ class OpenConnections:
             await asyncio.wait([self._drained], timeout=seconds)
         for connection in list(self._open):
             connection.abort()
+
+
+class HeldBytes:
+    """What one connection buffers, as it is counted among all of them.
+
+    ``bytes`` is 0 once it is released, whatever is counted afterwards.
+    """
+
+    __slots__ = ("_all_open", "bytes", "released")
+
+    def __init__(self, all_open: OpenConnections) -> None:
+        self._all_open = all_open
+        self.bytes = 0
+        self.released = False
+
+    def count(self, held: int) -> None:
+        """Count so many bytes as buffered now; this connection may be shed by it, as may others."""
+        if self.released:
+            return
+        change, self.bytes = held - self.bytes, held
+        if change:
+            self._all_open.hold(change)
+
+    def release(self) -> None:
+        """Count nothing here any more."""
+        self.count(0)
+        self.released = True
 
 
 def _sheddable(connection: Drainable) -> int:

@@ -32,7 +32,7 @@ class ListenAddress:
         check_int(self.port, "port", 0, 65535)
         if not tokens.required and not is_loopback(self.host):
             raise InvalidInput(
-                f"to listen on {self.host} lets everybody on the network write; give a token "
+                f"listening on {self.host} lets everybody on the network write; give a token "
                 f"({option}), or listen on 127.0.0.1"
             )
 
@@ -88,7 +88,7 @@ def parse_address(text: str) -> ListenAddress:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (colon and host and port.isdecimal()):
-        raise InvalidInput(f"{text!r} is no address; give host:port, as 127.0.0.1:6300")
+        raise InvalidInput(f"{text!r} is not an address; give host:port, as 127.0.0.1:6300")
     return ListenAddress(host, int(port))
 
 

@@ -6,7 +6,7 @@
 ``/metrics`` returns the counts of this process for Prometheus and what ``parts`` add to the page,
 ``/healthz`` that the process lives, ``/readyz`` whether it can do its work. Workers, streamers, the
 housekeeper and applications use it; a server of HTTP has these paths on its own port. A thread of
-its own answers, so that a handler that blocks keeps nobody from asking.
+its own answers, so that a handler that blocks does not block requests.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def run_processes(
     ready: Callable[[], None],
     also: Sequence[socket.socket] = (),
 ) -> None:
-    """Run ``serve`` in so many processes until SIGTERM or SIGINT; with one, in this process.
+    """Run ``serve`` in this many processes until SIGTERM or SIGINT; with one, in this process.
 
     ``ready`` is called once all of them listen, where ``bound`` is bound to and ``also`` are.
     """

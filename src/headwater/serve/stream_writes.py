@@ -54,7 +54,7 @@ class StreamWrites:
         return self._find(name).reading
 
     def add(self, name: str, entries: Entries, size: int, done: Written) -> None:
-        """Write entries of so many bytes, all or none; raises InvalidInput for the name.
+        """Write entries of this many bytes, all or none; raises InvalidInput for the name.
 
         ``done`` is called later, never before this returns.
         """

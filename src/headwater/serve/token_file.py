@@ -64,7 +64,7 @@ class TokenFile(Tokens):
         self._looked = clock()
         self._known = _grants(read_entries(self._path))
         if not self._known:
-            raise InvalidInput(f"{path} has no token; make one by `headwater token new`")
+            raise InvalidInput(f"{path} has no token; make one with `headwater token new`")
 
     @property
     def required(self) -> bool:
@@ -104,7 +104,7 @@ def read_entries(path: Path) -> list[TokenEntry]:
         entries = msgspec.json.decode(path.read_bytes(), type=_Document).tokens
     except OSError as error:
         raise InvalidInput(
-            f"{path} cannot be read ({error.strerror}); make it by `headwater token new`"
+            f"{path} cannot be read ({error.strerror}); make it with `headwater token new`"
         ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} is not a file of tokens: {error}; correct it") from None
@@ -130,8 +130,8 @@ def add_token(path: Path, holder: str, patterns: Mapping[Scope, Sequence[str]]) 
     with _changed(path) as entries:
         if any(one.holder == holder for one in entries):
             raise InvalidInput(
-                f"{holder} has a token; choose another name, or remove that one by "
-                f"`headwater token remove {holder}`"
+                f"{holder} has a token; choose another name, or remove that one with `headwater "
+                f"token remove {holder}`"
             )
         entries.append(entry)
     return token
@@ -149,21 +149,31 @@ def remove_token(path: Path, holder: str) -> None:
 @contextmanager
 def _changed(path: Path) -> Iterator[list[TokenEntry]]:
     """Yield the entries of a file and write them back: whole or not at all, and one at a time."""
-    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        entries = read_entries(path) if path.exists() else []
-        yield entries
-        written = path.with_name(f".{path.name}.new")
-        written.touch(0o600)
-        with written.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(_Document(entries)), indent=2))
-            file.write(b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        written.replace(path)
-    finally:
-        os.close(folder)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            entries = read_entries(path) if path.exists() else []
+            yield entries
+            _write(path, entries)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise InvalidInput(
+            f"{path} cannot be written ({error.strerror}); use a file in a folder that you may "
+            "write to"
+        ) from None
+
+
+def _write(path: Path, entries: list[TokenEntry]) -> None:
+    written = path.with_name(f".{path.name}.new")
+    written.touch(0o600)
+    with written.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(_Document(entries)), indent=2))
+        file.write(b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    written.replace(path)
 
 
 def _check_entry(path: Path, entry: TokenEntry) -> None:
@@ -173,7 +183,7 @@ def _check_entry(path: Path, entry: TokenEntry) -> None:
         whole = False
     if not whole:
         raise InvalidInput(
-            f"{path}: the sha256 of {entry.holder!r} is no digest of 64 hexadecimal digits"
+            f"{path}: the sha256 of {entry.holder!r} is not a digest of 64 hexadecimal digits"
         )
     for pattern in (*entry.read, *entry.write, *entry.admin):
         check_name(pattern, "pattern")
@@ -185,9 +195,12 @@ def _grants(entries: Sequence[TokenEntry]) -> dict[bytes, Grant]:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """Return what changes with a file; nothing for one that is not there."""
+    """Return what changes with a file; nothing for one that is not there.
+
+    Its rights are some of that: a file that could not be read may be readable now.
+    """
     try:
         found = path.stat()
     except OSError:
         return ()
-    return (found.st_ino, found.st_mtime_ns, found.st_size)
+    return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)

@@ -1,7 +1,7 @@
 """Small writes of one moment to a topic: each partition gets its part of all of them in one call.
 
 A part of a request is in its partition whole or not at all, as if the request had been alone. The
-number of partitions is asked for once for all requests of a moment, and anew for later ones: a
+number of partitions is asked for once for all requests of a moment, and again for later ones: a
 topic may be deleted and created with another number meanwhile.
 """
 
@@ -33,7 +33,7 @@ class TopicWrites:
         self._asking: OrderedDict[str, Batcher[None, int]] = OrderedDict()
 
     async def write(self, name: str, entries: Entries, size: int) -> dict[int, range]:
-        """Write entries of so many bytes, each to the partition of its tag; returns their offsets.
+        """Write entries of a given size, each to the partition of its tag; returns their offsets.
 
         The first write creates the topic. Raises InvalidInput and what a write to a stream raises;
         an error names its partition, and the partitions in which entries of it were written.

@@ -1,4 +1,4 @@
-"""What became of one message in a group, out of the ranges of its ruler."""
+"""What happened to one message in a group, out of the ranges of its ruler."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def life_in_group(
             return ("due" if due else f"pending-{min(one.attempt, 3)}"), text, first_ms
     if offset >= ruler.next:
         before = offset - ruler.next
-        return "new", f"not handed out yet; {before:,} messages are before it", None
+        return "new", f"not delivered yet; {before:,} messages are before it", None
     return *_passed(ruler, offset), None
 
 
 def _passed(ruler: GroupRuler, offset: int) -> tuple[str, str]:
-    """Return the state of a message that lies before the next one and is in no list."""
+    """Return the state of a message that is before the next one and is in no list."""
     if any(low <= offset <= high for low, high in ruler.jumps):
-        text = "passed over by a seek; whether it was handed out before is not kept"
+        text = "passed over by a seek; whether it was delivered before is not kept"
         return "passed", text
     if not ruler.start:
         return "unknown", "done, or before the group's start: where it began is not known"
     if offset < ruler.start:
-        return "before", f"never handed out: the group began at {ruler.start:,}"
+        return "before", f"never delivered: the group began at {ruler.start:,}"
     return "done", "done; when is not kept"

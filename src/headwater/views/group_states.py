@@ -1,4 +1,4 @@
-"""Views of whether groups hand out messages."""
+"""Views of whether groups deliver messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headwater.views.record import View
 
 
 class GroupStateView(View, frozen=True, kw_only=True):
-    """Whether a group hands out messages, and whether it was otherwise until now."""
+    """Whether a group delivers messages, and whether it was otherwise until now."""
 
     stream: str
     group: str
@@ -17,7 +17,7 @@ class GroupStateView(View, frozen=True, kw_only=True):
 
 
 class TopicGroupStateView(View, frozen=True, kw_only=True):
-    """Whether a topic's group hands out messages, and whether it was otherwise until now."""
+    """Whether a topic's group delivers messages, and whether it was otherwise until now."""
 
     topic: str
     group: str

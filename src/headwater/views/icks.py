@@ -78,7 +78,7 @@ class ListedView(View, frozen=True, kw_only=True):
 
 
 class ReservedView(View, frozen=True, kw_only=True):
-    """A member that was handed out; ``generation`` tells this time from any other."""
+    """A member that was reserved; ``generation`` tells this time from any other."""
 
     member: str
     encoding: Mark = UNSET
@@ -87,7 +87,7 @@ class ReservedView(View, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: Reserved) -> ReservedView:
-        """Return the view of a member that was handed out."""
+        """Return the view of a member that was reserved."""
         return cls(**copied(cls, row, **text_field("member", row.member)))
 
     def reserved(self) -> Reserved:

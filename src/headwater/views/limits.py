@@ -1,4 +1,4 @@
-"""Views of limits: what a group or a queue may hand out, and what a change of them answers."""
+"""Views of limits: what a group or a queue may deliver, and what a change of them answers."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from headwater.inputs import MAX_NAME_BYTES
 from headwater.log.lags import lag_at
-from headwater.outbox.consumer_letters import ConsumerLetter, letters_stream
+from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven, letters_stream
 from headwater.outbox.status import Checkpoint, Status
 from headwater.store.call import Operation
 from headwater.store.many import together
@@ -58,8 +58,11 @@ def consumer_places(checkpoints: Sequence[Checkpoint]) -> Operation[list[Consume
     ]
 
 
+ConsumerRedrivenView = mirror("ConsumerRedrivenView", ConsumerRedriven, first={"consumer": str})
+
+
 class ConsumerSoughtView(View, frozen=True, kw_only=True):
-    """The offset of a stream at which a consumer goes on, after a seek."""
+    """The offset of a stream at which a consumer continues, after a seek."""
 
     consumer: str
     stream: str

@@ -32,7 +32,7 @@ from headwater.views.queues import QueueView
 from headwater.views.record import View
 from headwater.views.streams import GroupView, StreamView, TopicView
 
-# Nobody reads, pops or reserves by the handles of an overview, so their names are seen by nobody.
+# The handles of an overview never read, pop or reserve, so nobody sees their names.
 _NOBODY = "overview"
 # So many groups are asked for in one call together with their streams.
 _GROUPS_AT_ONCE = 200
@@ -118,7 +118,7 @@ def _group(handle: GroupHandle) -> Operation[GroupInfo | None]:
 def look_together(streams: Sequence[str], queues: Sequence[str] = ()) -> Operation[StoreLook]:
     """Return where streams, all their groups and queues stand, by one call if they are few.
 
-    Not for a cluster, where they lie apart.
+    Not for a cluster, where they are apart.
     """
     if not streams and not queues:
         return StoreLook(0, [], [], [])

@@ -14,11 +14,11 @@ QueueSettingsView = mirror("QueueSettingsView", QueueSettings)
 
 
 class QueueMessageView(View, frozen=True, kw_only=True):
-    """A message as it lies in a queue; ``due_ms`` is its due time, deadline or time of giving up.
+    """A message in a queue; ``due_ms`` is its due time, its deadline, or when it was given up.
 
     Of a damaged one only ``value`` is known: what was found. ``delivered_ms`` and ``cause`` are of
     dead letters: the first delivery, and why the last attempt failed. ``place`` names the message
-    where it lies now, as requests and commands take it.
+    where it is now, as requests and commands take it.
     """
 
     id: str
@@ -127,7 +127,7 @@ class DiscardedView(View, frozen=True, kw_only=True):
 
 
 class QueueStateView(View, frozen=True, kw_only=True):
-    """Whether a queue hands out messages, and whether that was otherwise before."""
+    """Whether a queue delivers messages, and whether that was otherwise before."""
 
     queue: str
     state: Literal["paused", "runs"]

@@ -40,7 +40,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mirror(View, frozen=True, kw_only=True):
-    """A view with the very fields of types of the library; ``mirror`` makes it."""
+    """A view with the same fields as types of the library; ``mirror`` makes it."""
 
     @classmethod
     def of(cls, *sources: object, **more: object) -> Self:

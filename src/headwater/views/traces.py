@@ -1,7 +1,7 @@
 """The life of a message: outbox row, batch, offset, every group and reader, Spark, archive.
 
 What is looked up in the store is one operation, for either client; what a database and an archive
-know is asked by whoever has them. Each step says what is not known.
+know is asked by the caller that has them. Each step says what is not known.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ StepKind: TypeAlias = Literal[
 
 
 class TraceStepView(View, frozen=True, kw_only=True):
-    """One station of a message: where, what became of it there, and when, if that is known.
+    """One station of a message: where, what happened to it there, and when, if that is known.
 
     ``state`` is done, new, due, dead, missed, before (the group began behind it), passed (a seek
     passed over it), unknown, or pending-N for attempt N, 3 and more.
@@ -123,7 +123,7 @@ def _failure(handle: GroupHandle, offset: int) -> Operation[LastFailure | None]:
 
 
 def archive_files(facts: TraceFacts, offset: int) -> dict[str, str]:
-    """Return in which file of each archive an offset lies, or why that is not known; blocks."""
+    """Return in which file of each archive an offset is, or why that is not known; blocks."""
     found = {}
     for reader, needed in facts.info.readers.items():
         if reader.startswith(_ARCHIVE) and offset < needed and reader in facts.places:
@@ -197,9 +197,9 @@ def _staged(
     which = f"one of the rows {batch.first_id:,} - {batch.last_id:,}" if row is None else None
     first, last = batch.staged_first_ms, batch.staged_last_ms
     spread = "" if first is None or last is None or last == first else f", within {last - first} ms"
-    text = f"{which or f'row {row:,}'}; its batch was staged then{spread}"
+    text = f"{which or f'row {row:,}'}; its batch was staged at this time{spread}"
     claimed = f"batch {batch.batch:,} of {batch.producer}, offsets {batch.first_offset:,} - "
-    claimed += f"{batch.last_offset:,}; it was claimed, so committed by then"
+    claimed += f"{batch.last_offset:,}; claimed at this time, so its rows were committed before"
     return row, [
         _step("outbox", "done", text, time_ms=first),
         _step("batch", "done", claimed, time_ms=batch.claimed_ms),
@@ -223,7 +223,7 @@ def _without_batch(outbox: OutboxFacts | None) -> str:
 
 
 def _written(facts: TraceFacts, message: Message[Any] | None, offset: int) -> list[TraceStepView]:
-    """Return where a message lies in the log."""
+    """Return where a message is in the log."""
     if message is None:
         why = "evicted" if offset < facts.info.first else "removed by compaction"
         return [_step("log", "missed", f"offset {offset:,} has no message any more: {why}")]
@@ -245,13 +245,13 @@ def _written(facts: TraceFacts, message: Message[Any] | None, offset: int) -> li
 def _outside(
     facts: TraceFacts, offset: int, outbox: OutboxFacts | None, files: Mapping[str, str]
 ) -> list[TraceStepView]:
-    """Return what became of a message at readers outside the log."""
+    """Return what happened to a message at readers outside the log."""
     consumers = {} if outbox is None else outbox.consumers
     steps, archived = [], False
     for name, needed in sorted(facts.info.readers.items()):
         if name.startswith(_ARCHIVE):
             archived = True
-            text = files.get(name, "archived; where the archive lies is not noted")
+            text = files.get(name, "archived; where the archive is is not noted")
             short = name.removeprefix(_ARCHIVE)
             steps.append(_read("archive", short, offset, needed, text))
         elif name.startswith(_CONSUMER):

@@ -58,12 +58,23 @@ async def audited(call: ApiCall) -> Answered:
     await stream.write(tag, note("begun", asked=call.body, before=await _seen(call)))
     try:
         answered = await call.route.run(call)
-    except HeadwaterError as error:
-        await stream.write(tag, note("failed", error=f"{type(error).__name__}: {error}"))
+    except Exception as error:
+        await stream.write(tag, note("failed", error=cause_of(error)))
         raise
     shown = None if isinstance(answered, Reply | StreamedReply) else answered
     await stream.write(tag, note("done", after=await _seen(call), answer=shown))
     return answered
+
+
+def cause_of(error: Exception) -> str:
+    """Return what is noted of a failure: the type, and the words of this package's own errors.
+
+    Drivers put statements and their parameters into the words of theirs.
+    """
+    kind = type(error)
+    return (
+        f"{kind.__name__}: {error}" if kind.__module__.startswith("headwater.") else kind.__name__
+    )
 
 
 async def _seen(call: ApiCall) -> Any:

@@ -89,6 +89,11 @@ class ApiCall:
         """The name of the object that the request is about."""
         return self.names[0]
 
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a first message; then it ends when its client is gone."""
+        return any(getattr(asked, "block_ms", 0) for asked in (self.query, self.body))
+
     def header(self, name: bytes) -> str | None:
         """Return a header of the request, or None."""
         found = (self.request.headers or {}).get(name)

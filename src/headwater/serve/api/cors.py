@@ -29,7 +29,7 @@ class Cors:
         for origin in self._origins:
             if origin != b"*" and (b"://" not in origin or b"\r" in origin or b"\n" in origin):
                 raise InvalidInput(
-                    f"{origin.decode()!r} is no origin; give one like https://app.example.com"
+                    f"{origin.decode()!r} is not an origin; give one like https://app.example.com"
                 )
 
     def allows(self, origin: bytes) -> bool:
@@ -68,7 +68,7 @@ def check_local(headers: dict[bytes, bytes] | None, cors: Cors | None) -> None:
     """
     name = _host_name((headers or {}).get(b"host", b""))
     if name and not is_loopback(name.strip("[]")):
-        raise Refused(403, f"this server is not {name}; ask it by an address of the loopback")
+        raise Refused(403, f"this server is not {name}; use an address of the loopback")
     check_origin(headers, cors)
 
 
@@ -92,4 +92,6 @@ def check_origin(headers: dict[bytes, bytes] | None, cors: Cors | None) -> None:
     if origin is None or (cors is not None and cors.allows(origin)):
         return
     if origin.partition(b"://")[2] != given.get(b"host", b""):
-        raise Refused(403, "pages of other origins may not ask; allow their origin (--origin)")
+        raise Refused(
+            403, "requests from pages of other origins are refused; allow their origin (--origin)"
+        )

@@ -91,7 +91,8 @@ class ServedDatabase:
         except HeadwaterError as error:
             log.debug("the history of %s has a gap: %s", self._name, error)
             return None
-        return OutboxBacklog(status.backlog, (status.oldest_ms or 0) / 1000, status.batch)
+        oldest_s = (status.oldest_ms or 0) / 1000
+        return OutboxBacklog(status.backlog, oldest_s, status.batch, status.rows_per_s or 0.0)
 
     async def add_metrics(self, page: Page) -> None:
         """Add the metrics of the outbox to a page; one that does not answer has none."""

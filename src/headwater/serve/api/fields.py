@@ -50,7 +50,7 @@ class ListQuery(msgspec.Struct, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
     def of(self, names: list[str]) -> tuple[list[str], str | None]:
-        """Return the names of this part, of names that are sorted, and after which to go on."""
+        """Return the names of this part, of names that are sorted, and after which to continue."""
         found = [name for name in names if name > self.after and name.startswith(self.prefix)]
         page = found[: self.limit]
         return page, page[-1] if len(found) > len(page) else None

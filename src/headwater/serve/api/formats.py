@@ -1,7 +1,8 @@
 """The formats of messages over HTTP: JSON, a line of JSON for each, and Arrow IPC streams.
 
 An Arrow body is decoded by C++: it is accepted only without compression, with plain types and
-after its buffers were checked, so that a few bytes never become many.
+after its buffers were checked, so that a few bytes never become many. A body of more messages than
+a batch may have is refused before time is spent on each of them: other requests wait meanwhile.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import re
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 import pyarrow as pa
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from headwater.errors import InvalidInput
 from headwater.log.limits import MAX_BATCH_MESSAGES
@@ -32,6 +33,9 @@ _END_OF_STREAM: Final = _PREFIX.pack(_CONTINUES, 0)
 _RECORD_BATCH: Final = 3
 # Schemas of up to this size are remembered.
 _SHORT_BYTES: Final = 1024
+# To read a schema takes time for each field, and to read a batch takes time even without a row.
+_MAX_SCHEMA_BYTES: Final = 64 << 10
+MAX_ARROW_BATCHES: Final = 1000
 
 
 class NewMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -47,6 +51,10 @@ class NewMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         """Return what the library writes; raises InvalidInput."""
         value = value_of(self)
         return (self.tag, value, self.headers) if self.headers else (self.tag, value)
+
+
+# The body of a write as JSON.
+NewMessages: Final = NewMessage | Annotated[list[NewMessage], Meta(max_length=MAX_BATCH_MESSAGES)]
 
 
 class NewValue(Protocol):
@@ -91,6 +99,13 @@ _read_line: Final = msgspec.json.Decoder(NewMessage)
 
 def entries_of_lines(body: bytes | bytearray) -> list[Any]:
     """Read a body of one JSON document a line; raises InvalidInput."""
+    # The last line may end without a line end, so one more than these.
+    lines = body.count(b"\n")
+    if lines > MAX_BATCH_MESSAGES:
+        raise InvalidInput(
+            f"a batch may have {MAX_BATCH_MESSAGES} messages, and this body has {lines} lines; "
+            "split it"
+        )
     try:
         found = _read_line.decode_lines(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -104,6 +119,11 @@ def table_of_arrow(body: bytes | bytearray) -> pa.RecordBatch | pa.Table:
         whole = pa.py_buffer(body)
         messages = _messages(body)
         metadata, _, _ = next(messages)
+        if len(metadata) > _MAX_SCHEMA_BYTES:
+            raise InvalidInput(
+                f"the schema of an Arrow body may have {_MAX_SCHEMA_BYTES} bytes; leave out its "
+                "metadata"
+            )
         schema = _known_schema(metadata) if len(metadata) <= _SHORT_BYTES else _schema_of(metadata)
         batches = []
         rows = 0
@@ -117,6 +137,10 @@ def table_of_arrow(body: bytes | bytearray) -> pa.RecordBatch | pa.Table:
                     f"a batch may have {MAX_BATCH_MESSAGES} messages; send several of them"
                 )
             batches.append(batch)
+            if len(batches) > MAX_ARROW_BATCHES:
+                raise InvalidInput(
+                    f"an Arrow body may have {MAX_ARROW_BATCHES} record batches; combine them"
+                )
         return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches, schema)
     except InvalidInput:
         raise
@@ -136,6 +160,8 @@ def _messages(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
         if mark != _CONTINUES:
             raise ValueError("a message does not begin as one does")
         if not length:
+            if at + _PREFIX.size < len(body):
+                raise ValueError("more bytes follow its end; send one Arrow IPC stream in a body")
             return
         begins = at + _PREFIX.size
         metadata = bytes(body[begins : begins + length])

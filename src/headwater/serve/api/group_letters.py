@@ -43,7 +43,7 @@ class GroupLettersBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def get_dead_letters(call: ApiCall) -> DeadLettersView:
-    """Show the oldest dead letters of a group that fit; they stay where they are."""
+    """Show the oldest dead letters of a group that match; they are not removed."""
     stream, group = call.names
     found = await group_of(call).dead(call.query.count, matching=letter_filter(call.query))
     letters = [DeadLetterView.of(letter) for letter in found]
@@ -51,7 +51,7 @@ async def get_dead_letters(call: ApiCall) -> DeadLettersView:
 
 
 async def redrive_group(call: ApiCall) -> msgspec.Struct:
-    """Have dead letters redelivered, at once and as if they had never been tried."""
+    """Redrive dead letters: they are redelivered at once, as if they had never been tried."""
     stream, group = call.names
     body = call.body
     done = await group_of(call).redrive(
@@ -63,7 +63,7 @@ async def redrive_group(call: ApiCall) -> msgspec.Struct:
 
 
 async def discard_group_letters(call: ApiCall) -> GroupDiscardedView:
-    """Forget dead letters of a group; their stream keeps what they hold."""
+    """Discard dead letters of a group; their stream keeps the values."""
     stream, group = call.names
     body = call.body
     discarded = await group_of(call).discard(

@@ -1,7 +1,7 @@
 """Consumer groups over HTTP: read, settle, seek, dead letters.
 
-What a client has read and not acknowledged is redelivered after ``ack_ms``, to whoever reads next:
-a client may die, and another one or another server go on.
+What a client has read and not acknowledged is redelivered after ``ack_ms``, to the next reader: a
+client may die, and another one or another server continue.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import UnknownGroup
+from headwater.log.aio_group import AsyncGroup
+from headwater.log.aio_stream import AsyncStream
+from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
 from headwater.log.limits import MAX_OFFSET
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, BlockMs, Count, Milliseconds, Offset, Start
@@ -109,7 +112,7 @@ class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a group goes on."""
+    """Where a group continues."""
 
     to: Start
 
@@ -144,21 +147,21 @@ def meant(offsets: list[int | RangeOfOffsets]) -> list[int | tuple[int, int]]:
     return [(one.first, one.last) if isinstance(one, RangeOfOffsets) else one for one in offsets]
 
 
-def group_of(call: ApiCall) -> Any:
+def group_of(call: ApiCall) -> AsyncGroup[Any]:
     """Return the group that a request names."""
     stream, group = call.names
     return call.hw.stream(stream).group(group)
 
 
 async def list_groups(call: ApiCall) -> GroupsView:
-    """List the groups of a stream, and where they stand."""
+    """List the groups of a stream, and their state."""
     stream = await call.hw.stream(call.name).info()
     found = await call.hw.store.run(groups_of([stream]))
     return GroupsView(groups=[GroupView.of(one.group, stream=one.stream) for one in found])
 
 
 async def get_group(call: ApiCall) -> msgspec.Struct:
-    """Show where a group stands: its next offset, what is pending, its lag, its members."""
+    """Show the state of a group: its next offset, what is pending, its lag, its members."""
     return GroupView.of(await group_of(call).info(), stream=call.name)
 
 
@@ -170,11 +173,19 @@ async def read_group(call: ApiCall) -> GroupReadView:
     messages; those of the first time are redelivered.
     """
     stream, group = call.names
+    messages = await messages_taken(call, call.hw.stream(stream))
+    return GroupReadView(stream=stream, group=group, messages=messages)
+
+
+async def messages_taken(
+    call: ApiCall, source: AsyncStream[Any] | AsyncTopic[Any]
+) -> list[MessageView]:
+    """Take messages as a member of a group of a stream or topic, as a request asks for."""
     body = call.body
     if isinstance(body.dead_letters, str):
         call.require(Scope.WRITE, body.dead_letters)
-    member = call.hw.stream(stream).group(
-        group,
+    member: Any = source.group(
+        call.names[1],
         body.start,
         member=body.member,
         max_pending=body.max_pending,
@@ -184,12 +195,11 @@ async def read_group(call: ApiCall) -> GroupReadView:
     found = await member.read(
         body.count, block_ms=body.block_ms, ack_ms=body.ack_ms, expire_ms=body.expire_ms
     )
-    messages = [MessageView.of(message) for message in found]
-    return GroupReadView(stream=stream, group=group, messages=messages)
+    return [MessageView.of(message) for message in found]
 
 
 async def ack_messages(call: ApiCall) -> AckedView:
-    """Acknowledge messages: they are done. Answers how many were pending."""
+    """Acknowledge messages: they are done. Returns how many were pending."""
     stream, group = call.names
     acked = await group_of(call).ack(*meant(call.body.offsets))
     return AckedView(stream=stream, group=group, acked=acked)
@@ -203,23 +213,23 @@ async def nack_messages(call: ApiCall) -> NackedView:
 
 
 async def extend_messages(call: ApiCall) -> ExtendedView:
-    """Take more time for messages: they are redelivered ack_ms from now."""
+    """Extend the deadline of messages: they are redelivered ack_ms from now."""
     stream, group = call.names
     extended = await group_of(call).extend(*meant(call.body.offsets), ack_ms=call.body.ack_ms)
     return ExtendedView(stream=stream, group=group, extended=extended)
 
 
 async def seek_group(call: ApiCall) -> SoughtView:
-    """Set where a group stands: all before is done, all from there on is new."""
+    """Set the position of a group: all before it is done, all from there on is new."""
     stream, group = call.names
     offset = await group_of(call).seek(call.body.to)
     return SoughtView(stream=stream, group=group, next=offset)
 
 
 async def settle_pending(call: ApiCall) -> PendingSettledView:
-    """Skip messages that members hold, or return them to the group; noted in the audit.
+    """Skip messages that members hold, or return them to the group; recorded in the audit.
 
-    A member that has one goes on with it: its ack then counts for nothing.
+    A member that has one continues with it: its ack then counts for nothing.
     """
     stream, group = call.names
     body = call.body
@@ -233,10 +243,16 @@ async def settle_pending(call: ApiCall) -> PendingSettledView:
 async def set_group_state(call: ApiCall) -> GroupStateView:
     """Pause a group, so that its members get nothing, or let it run again."""
     stream, group = call.names
-    found, paused = group_of(call), call.body.paused
-    changed = await (found.pause() if paused else found.resume())
-    state: Literal["paused", "runs"] = "paused" if paused else "runs"
+    state, changed = await paused_or_runs(group_of(call), call.body.paused)
     return GroupStateView(stream=stream, group=group, state=state, changed=changed)
+
+
+async def paused_or_runs(
+    group: AsyncGroup[Any] | AsyncTopicGroup[Any], paused: bool
+) -> tuple[Literal["paused", "runs"], bool]:
+    """Pause a group or let it run; returns its state, and whether that changes it."""
+    changed = await (group.pause() if paused else group.resume())
+    return "paused" if paused else "runs", changed
 
 
 async def remove_group(call: ApiCall) -> GroupRemovedView:
@@ -260,7 +276,6 @@ GROUP_ROUTES: Final = (
         Scope.WRITE,
         body=GroupReadBody,
         answer=GroupReadView,
-        waits=True,
     ),
     Route("POST", f"{_ONE}/ack", ack_messages, Scope.WRITE, body=OffsetsBody, answer=AckedView),
     Route("POST", f"{_ONE}/nack", nack_messages, Scope.WRITE, body=NackBody, answer=NackedView),

@@ -21,7 +21,7 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.letters import MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
-from headwater.serve.jobs.engine import HeldJob, ServerJobs, shown_state
+from headwater.serve.jobs.engine import HeldJob, ServerJobs
 from headwater.serve.jobs.letter_work import LetterNote, LetterPlace, LetterWork
 from headwater.serve.tokens import Grant, Scope
 from headwater.store.job_notes import NewJob, NotedJob
@@ -38,8 +38,8 @@ _JobState = Literal["waiting", "running", "stopping", "done", "stopped", "failed
 class LetterJobBody(msgspec.Struct, forbid_unknown_fields=True):
     """What is done to which letters: from when on, and how many a second at most.
 
-    Letters fit ``matching``, unless their place names them. Those that come into being after the
-    job has begun are left alone. ``everywhere`` stands for all groups and queues that the token may
+    Letters fit ``matching``, unless their place names them. Letters that are added after the job
+    has begun are left alone. ``everywhere`` stands for all groups and queues that the token may
     administer; its places are then empty.
     """
 
@@ -62,9 +62,9 @@ class LetterJobView(View, frozen=True, kw_only=True):
 
     With ``everywhere``, it concerns all that its ``who`` may administer, and ``total`` is 0.
     ``places`` are shown without the letters that were named there; ``total`` is how many those
-    were, or how many dead letters lay in its places when it was asked for. ``gone`` are letters
+    were, or how many dead letters were in its places when it was asked for. ``gone`` are letters
     that had to stay: the stream no longer holds their messages. ``begins_ms`` is when it begins.
-    A job that is ``lost`` has no process at the moment: the next one goes on with it.
+    A job that is ``lost`` has no process at the moment: the next one continues with it.
     """
 
     job: str
@@ -96,13 +96,13 @@ class LetterJobsView(View, frozen=True, kw_only=True):
 
 
 class LettersLeftView(View, frozen=True, kw_only=True):
-    """How many dead letters lie where, as the audit shows it before and after."""
+    """How many dead letters are where, as the audit shows it before and after."""
 
     dead: dict[str, int]
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What a process needs to go on with a job."""
+    """What a process needs to continue with a job."""
 
     body: LetterJobBody
     begins_ms: int
@@ -133,7 +133,7 @@ class LetterJobKind:
         matching = letter_filter(body.matching)
         everywhere = None
         if body.everywhere:
-            # What comes into being after it has begun is left alone, wherever it lies.
+            # What comes into being after it has begun is left alone, wherever it is.
             before_ms = min(body.matching.before_ms or asked.begins_ms, asked.begins_ms)
             matching = replace(matching or ALL_LETTERS, before_ms=before_ms)
             grant = Grant("job", {Scope.ADMIN: asked.allowed})
@@ -192,7 +192,7 @@ def _shown(job: NotedJob) -> LetterJobView:
     note = msgspec.json.decode(job.note, type=LetterNote)
     return msgspec.structs.replace(
         LetterJobView.from_json(job.head),
-        state=cast(_JobState, shown_state(job, note.state)),
+        state=cast(_JobState, job.shown_state(note.state)),
         looked=note.looked,
         done=note.done,
         gone=note.gone,
@@ -219,7 +219,7 @@ async def start_letter_job(call: ApiCall) -> LetterJobView:
 
     It runs beside all requests. Until it begins, after delay_ms, stopping it takes all of it back;
     what it has done by then cannot be taken back. When its server ends, another process of the
-    same store goes on with it, or the next one that starts.
+    same store continues with it, or the next one that starts.
     """
     if bool(call.body.places) == call.body.everywhere:
         raise InvalidInput("give places, or everywhere: true")
@@ -230,7 +230,7 @@ async def start_letter_job(call: ApiCall) -> LetterJobView:
 
 
 async def _letters_now(call: ApiCall) -> LettersLeftView:
-    """Show how many dead letters lie in the places of a job that is begun."""
+    """Show how many dead letters are in the places of a job that is begun."""
     left = {}
     for place in call.body.places[:_AUDITED]:
         if place.queue is not None:

@@ -36,7 +36,7 @@ class LimitsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def set_group_limits(call: ApiCall) -> GroupLimitsView:
-    """Set how many messages of a group are in flight, and how fast they are handed out.
+    """Set how many messages of a group are in flight, and how fast they are delivered.
 
     All members obey from now on. The limits replace those that were there.
     """
@@ -49,7 +49,7 @@ async def set_group_limits(call: ApiCall) -> GroupLimitsView:
 
 
 async def set_topic_group_limits(call: ApiCall) -> TopicLimitsView:
-    """Set how many messages of a tag are in flight, and how fast they are handed out.
+    """Set how many messages of a tag are in flight, and how fast they are delivered.
 
     The group of a topic has limits per key only. They replace those that were there.
     """
@@ -62,7 +62,7 @@ async def set_topic_group_limits(call: ApiCall) -> TopicLimitsView:
 
 
 async def set_queue_limits(call: ApiCall) -> QueueLimitsView:
-    """Set how many messages of a queue are in flight, and how fast they are handed out.
+    """Set how many messages of a queue are in flight, and how fast they are delivered.
 
     All consumers obey from now on. The limits replace those that were there; a queue has none per
     key.

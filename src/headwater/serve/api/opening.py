@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from headwater.aio_client import AsyncHeadwater
 from headwater.errors import HeadwaterError
@@ -27,7 +28,7 @@ from headwater.serve.api.openapi import document
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.replays import ReplayKind, Replays
 from headwater.serve.api.routes import Router
-from headwater.serve.api.scrubs import Scrubs
+from headwater.serve.api.scrubs import ScrubKind, Scrubs
 from headwater.serve.api.service import ApiService, Guard
 from headwater.serve.api.table import ROUTES
 from headwater.serve.api.tails import Tails
@@ -38,6 +39,9 @@ from headwater.serve.topic_writes import TopicWrites
 from headwater.store.presence import BEAT_S, Presence
 from headwater.store.reporting import program_name
 from headwater.timeline.farm.aio_farm import AsyncFarm
+
+# How long a server that ends waits until the store has noted that.
+_LEAVE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ async def _reporting(hw: AsyncHeadwater) -> AsyncIterator[None]:
             await asyncio.sleep(BEAT_S)
             await beat()
 
-    # Whoever asks this server sees it.
+    # Every client of this server sees it.
     await beat()
     task = asyncio.create_task(beat_on())
     try:
@@ -127,8 +131,10 @@ async def _reporting(hw: AsyncHeadwater) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
-        with suppress(HeadwaterError):
-            await hw.store.run(presence.leave(), 1.0)
+        # A store that does not answer must not delay the end of the server.
+        with suppress(HeadwaterError, TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await hw.store.run(presence.leave(), _LEAVE_S)
 
 
 @asynccontextmanager
@@ -147,8 +153,7 @@ async def _answering(
     watch = StoreWatch(hw)
     facts = StoreFacts(watch, settings.store_url)
     sampler = Sampler(watch, metrics, max_series=settings.max_series, extras=extras)
-    scrubs = Scrubs(hw)
-    jobs = ServerJobs(hw, [LetterJobKind(hw), ReplayKind(hw)])
+    jobs = ServerJobs(hw, [LetterJobKind(hw), ReplayKind(hw), ScrubKind(hw)])
     service = ApiService(
         Served(
             hw,
@@ -163,7 +168,7 @@ async def _answering(
             watch,
             CachedHistory(hw),
             facts,
-            scrubs,
+            Scrubs(hw, jobs),
             LetterJobs(hw, jobs),
             Replays(hw, jobs),
             FirstSeen(hw, writes=not settings.read_only),
@@ -192,4 +197,3 @@ async def _answering(
             service.drain()
             tails.stop()
             await service.close()
-            await scrubs.close()

@@ -39,7 +39,7 @@ class ConsumersView(View, frozen=True, kw_only=True):
 
 
 class ConsumerSeeksView(View, frozen=True, kw_only=True):
-    """Where a consumer goes on, on each of its streams that were sought."""
+    """Where a consumer continues, on each of its streams that were sought."""
 
     sought: list[ConsumerSoughtView]
 
@@ -52,7 +52,7 @@ class ConsumerLettersView(View, frozen=True, kw_only=True):
 
 
 class ConsumerSeekBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a consumer goes on; an offset is of one stream, which ``stream`` names if needed."""
+    """Where a consumer continues; an offset is of one stream, which ``stream`` names if needed."""
 
     to: Start
     stream: str | None = None
@@ -89,7 +89,7 @@ async def list_consumers(call: ApiCall) -> ConsumersView:
 
 
 async def get_consumer(call: ApiCall) -> ConsumersView:
-    """Show where a consumer stands on each of its streams."""
+    """Show the position of a consumer on each of its streams."""
     there = (await _database(call).status()).checkpoints
     own = [one for one in there if one.consumer == call.name]
     if not own:
@@ -113,7 +113,7 @@ async def get_consumer_letters(call: ApiCall) -> ConsumerLettersView:
 
 
 async def seek_consumer(call: ApiCall) -> ConsumerSeeksView:
-    """Set where a consumer goes on, on each of its streams or on one.
+    """Set where a consumer continues, on each of its streams or on one.
 
     What it has committed stays; a process that runs it follows.
     """
@@ -131,13 +131,13 @@ async def seek_consumer(call: ApiCall) -> ConsumerSeeksView:
 def _seek(to: int | str, consumer: Any, _: Any) -> dict[str, int]:
     if isinstance(to, int) and len(consumer.streams) > 1:
         raise InvalidInput(
-            f"an offset is of one stream; name it by stream: {', '.join(consumer.streams)}"
+            f"an offset belongs to one stream; name it with stream: {', '.join(consumer.streams)}"
         )
     return {stream: consumer.seek(to, stream=stream) for stream in consumer.streams}
 
 
 async def forget_sql_consumer(call: ApiCall) -> ConsumerForgottenView:
-    """Make retention wait no longer for a consumer until it runs again; its position stays."""
+    """Stop retention from waiting for a consumer until it runs again; its position is kept."""
     streams = await _database(call).change_consumer(call.name, call.body.stream, _forget)
     return ConsumerForgottenView(consumer=call.name, streams=streams)
 
@@ -150,7 +150,7 @@ def _forget(consumer: Any, hw: Any) -> list[str]:
 
 
 async def remove_consumer(call: ApiCall) -> ConsumerRemovedView:
-    """Remove the position of a consumer: retention waits no longer, and it begins anew."""
+    """Remove the position of a consumer: retention no longer waits, and it starts again."""
     streams = await _database(call).change_consumer(call.name, call.query.stream, _remove)
     return ConsumerRemovedView(consumer=call.name, streams=streams)
 

@@ -22,7 +22,7 @@ from headwater.views.queues import (
 
 
 class QueueLettersBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters, and how many at most: the oldest, some by id, or those that fit."""
+    """Which dead letters, and how many at most: the oldest, some by id, or those that match."""
 
     count: LettersCount = 1000
     ids: (
@@ -45,7 +45,7 @@ class QueueReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def get_queue_letters(call: ApiCall) -> QueueMessagesView:
-    """Show the oldest dead letters of a queue that fit; they stay where they are."""
+    """Show the oldest dead letters of a queue that match; they are not removed."""
     query = call.query
     found = await call.hw.queue(call.name).dead(query.count, matching=letter_filter(query))
     return QueueMessagesView(queue=call.name, messages=[QueueMessageView.of(one) for one in found])
@@ -60,19 +60,19 @@ def _meant(body: QueueLettersBody) -> dict[str, Any]:
 
 
 async def redrive_queue(call: ApiCall) -> QueueRedrivenView:
-    """Put dead letters back into a queue: the oldest, some by id, or those that fit."""
+    """Put dead letters back into a queue: the oldest, some by id, or those that match."""
     returned = await call.hw.queue(call.name).redrive(**_meant(call.body))
     return QueueRedrivenView(queue=call.name, returned=returned)
 
 
 async def discard_letters(call: ApiCall) -> DiscardedView:
-    """Remove dead letters of a queue: the oldest, some by id, or those that fit."""
+    """Remove dead letters of a queue: the oldest, some by id, or those that match."""
     discarded = await call.hw.queue(call.name).discard(**_meant(call.body))
     return DiscardedView(queue=call.name, discarded=discarded)
 
 
 async def promote_messages(call: ApiCall) -> QueuePromotedView:
-    """Have delayed messages of a queue delivered now; attempts stay as they are."""
+    """Deliver delayed messages of a queue now; attempts stay as they are."""
     promoted = await call.hw.queue(call.name).promote(call.body.ids)
     return QueuePromotedView(queue=call.name, promoted=promoted)
 
@@ -80,7 +80,7 @@ async def promote_messages(call: ApiCall) -> QueuePromotedView:
 async def release_messages(call: ApiCall) -> QueueReleasedView:
     """Take messages from the consumers that hold them; they are redelivered at once.
 
-    A consumer that works on one goes on with it: its ack then changes nothing.
+    A consumer that works on one continues with it: its ack then changes nothing.
     """
     released = await call.hw.queue(call.name).release(*call.body.places)
     return QueueReleasedView(queue=call.name, released=released)

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from headwater.errors import InvalidInput, UnknownQueue
 from headwater.log.limits import MAX_OFFSET
-from headwater.queue.limits import MAX_PRIORITY
+from headwater.queue.limits import MAX_PRIORITY, MAX_PUSH_MESSAGES
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds
 from headwater.serve.api.formats import value_of
@@ -30,11 +30,14 @@ from headwater.views.queues import (
 from headwater.views.record import View
 
 _ACK_MS: Final = 30_000
+# A pop returns fewer messages than asked for once it has this many bytes: a reply that is too large
+# is refused, and what it has taken would be lost.
+MAX_POPPED_BYTES: Final = 4 << 20
 _Receipts = Annotated[list[str], Meta(max_length=10_000, description="Receipts of deliveries.")]
 
 
 class QueuesView(View, frozen=True, kw_only=True):
-    """Queues by name; ``next`` is the name to go on after, when there are more."""
+    """Queues by name; ``next`` is the name to continue after, when there are more."""
 
     queues: list[QueueView]  # type: ignore[valid-type]  # mirror makes it at run time
     next: str | None
@@ -62,7 +65,7 @@ class QueueExtendedView(View, frozen=True, kw_only=True):
 
 
 class QueueMessagesView(View, frozen=True, kw_only=True):
-    """Messages as they lie in a queue."""
+    """Messages as they are stored in a queue."""
 
     queue: str
     messages: list[QueueMessageView]
@@ -141,7 +144,7 @@ async def list_queues(call: ApiCall) -> QueuesView:
 
 
 async def get_queue(call: ApiCall) -> msgspec.Struct:
-    """Show how a queue stands: how many messages are in which state, and for how long."""
+    """Show the state of a queue: how many messages are in which state, and for how long."""
     stats = await call.hw.queue(call.name).stats()
     if not stats.exists:
         raise UnknownQueue(call.name)
@@ -175,13 +178,13 @@ async def push_messages(call: ApiCall) -> QueuePushedView:
 async def pop_messages(call: ApiCall) -> PoppedView:
     """Take messages that no other consumer has.
 
-    Each has a receipt, by which it is acknowledged; else it is redelivered after ack_ms. With
-    block_ms the request waits for a first message. A repeat after a lost answer takes other
-    messages; those of the first time are redelivered.
+    No more are taken once they have 4 MiB. Each has a receipt, by which it is acknowledged; else it
+    is redelivered after ack_ms. With block_ms the request waits for a first message. A repeat after
+    a lost answer takes other messages; those of the first time are redelivered.
     """
     body = call.body
     found = await call.hw.queue(call.name).pop(
-        body.count, ack_ms=body.ack_ms, block_ms=body.block_ms
+        body.count, ack_ms=body.ack_ms, block_ms=body.block_ms, max_bytes=MAX_POPPED_BYTES
     )
     return PoppedView(queue=call.name, deliveries=[DeliveryView.of(one) for one in found])
 
@@ -200,14 +203,14 @@ async def nack_deliveries(call: ApiCall) -> QueueNackedView:
 
 
 async def extend_deliveries(call: ApiCall) -> QueueExtendedView:
-    """Take more time for deliveries: their messages are redelivered ack_ms from now."""
+    """Extend the deadline of deliveries: their messages are redelivered ack_ms from now."""
     body = call.body
     extended = await call.hw.queue(call.name).extend(*body.receipts, ack_ms=body.ack_ms)
     return QueueExtendedView(queue=call.name, extended=extended)
 
 
 async def peek_queue(call: ApiCall) -> QueueMessagesView:
-    """Show messages as they lie in a queue, without taking them; dead ones are dead letters."""
+    """Show messages of a queue without taking them; dead ones are dead letters."""
     query = call.query
     queue = call.hw.queue(call.name)
     if query.state == "dead":
@@ -223,7 +226,7 @@ async def purge_queue(call: ApiCall) -> PurgedView:
 
 
 async def set_queue_state(call: ApiCall) -> QueueStateView:
-    """Pause a queue, so that it hands out nothing, or let it run again."""
+    """Pause a queue, so that it delivers nothing, or let it run again."""
     queue = call.hw.queue(call.name)
     paused = call.body.paused
     changed = await (queue.pause() if paused else queue.resume())
@@ -253,7 +256,7 @@ QUEUE_ROUTES: Final = (
         push_messages,
         Scope.WRITE,
         query=PushQuery,
-        body=NewQueueMessage | list[NewQueueMessage],
+        body=NewQueueMessage | Annotated[list[NewQueueMessage], Meta(max_length=MAX_PUSH_MESSAGES)],
         answer=QueuePushedView,
         status=201,
     ),
@@ -272,7 +275,6 @@ QUEUE_ROUTES: Final = (
         Scope.WRITE,
         body=PopBody,
         answer=PoppedView,
-        waits=True,
     ),
     Route(
         "POST", f"{_ONE}/ack", ack_deliveries, Scope.WRITE, body=ReceiptsBody, answer=QueueAckedView

@@ -13,7 +13,7 @@ _MOST_HOLDERS: Final = 10_000
 
 
 class Rates:
-    """Lets each holder of a token make so many requests a second, and as many at once; 0: any."""
+    """Lets each holder of a token make this many requests a second, and as many at once; 0: any."""
 
     def __init__(self, per_s: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_s

@@ -1,6 +1,6 @@
 """Replays of streams by a job of the server: begun by a request, shown and stopped by others.
 
-A replay outlives its process (see jobs/engine.py): whoever goes on with it learns from the target
+A replay outlives its process (see jobs/engine.py): whoever continues with it learns from the target
 how far it is, so that nothing is written twice.
 """
 
@@ -18,7 +18,7 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import Offset
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
-from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs, shown_state
+from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs
 from headwater.serve.tokens import Grant, Scope
 from headwater.store.job_notes import NewJob, NotedJob
 from headwater.views.record import View
@@ -35,7 +35,7 @@ class ReplayBody(msgspec.Struct, forbid_unknown_fields=True):
     """Which offsets go where: into a stream, or to a sandbox group of ``into`` or of its own.
 
     ``speed`` is 1 for as it was, 10 for ten times that, null for as fast as can be. The same
-    producer goes on where it was; without one it is that of the range and speed.
+    producer continues where it was; without one it is that of the range and speed.
     """
 
     into: str | None = None
@@ -57,7 +57,7 @@ class ReplayView(View, frozen=True, kw_only=True):
     """A replay that a server runs or has run: everything below ``next`` is in ``into``.
 
     ``written`` counts what this run has copied, ``missed`` what was evicted before it could be. A
-    replay that is ``lost`` has no process at the moment: the next one goes on with it.
+    replay that is ``lost`` has no process at the moment: the next one continues with it.
     """
 
     replay: str
@@ -100,7 +100,7 @@ class ReplayNote(JobNote, frozen=True, kw_only=True):
 
 
 class ReplayKind:
-    """Copies a range; the target knows how far, whoever goes on."""
+    """Copies a range; the target knows how far, whoever continues."""
 
     name = _KIND
 
@@ -164,7 +164,7 @@ class Replays:
         return [one for one in found if one.source == source and grant.allows(Scope.READ, one.into)]
 
     async def start(self, who: str, asked: ReplayRequest) -> ReplayView:
-        """Begin a replay, or go on with it; raises Refused, 409, for one that runs already."""
+        """Begin a replay, or continue with it; raises Refused, 409, for one that runs already."""
         info = await self._hw.stream(asked.source).info()
         if not info.exists:
             raise UnknownStream(asked.source)
@@ -173,7 +173,7 @@ class Replays:
         name = sha256(repr(words).encode()).hexdigest()[:12]
         first, last = max(asked.first or info.first, 1), min(asked.last or info.last, info.last)
         if first <= last:
-            # What is written to the source meanwhile is not part of it, whoever goes on.
+            # What is written to the source meanwhile is not part of it, whoever continues.
             asked = asked._replace(first=first, last=last)
         view = ReplayView(
             replay=name,
@@ -204,7 +204,7 @@ class Replays:
 def _shown(job: NotedJob) -> ReplayView:
     note = msgspec.json.decode(job.note, type=ReplayNote)
     facts: dict[str, Any] = msgspec.structs.asdict(note)
-    facts["state"] = cast(State, shown_state(job, note.state))
+    facts["state"] = cast(State, job.shown_state(note.state))
     return msgspec.structs.replace(ReplayView.from_json(job.head), **facts, noted_ms=job.noted_ms)
 
 
@@ -217,8 +217,8 @@ async def start_replay(call: ApiCall) -> ReplayView:
     """Copy a range of a stream into another one, or for a sandbox group, at a speed.
 
     It runs beside all requests and is shown by GET. When its server ends, another process of the
-    same store goes on with it, or the next one that starts. The same request again goes on with one
-    that was stopped, and writes nothing twice. Needs the write scope for the stream that is
+    same store continues with it, or the next one that starts. The same request again continues with
+    one that was stopped, and writes nothing twice. Needs the write scope for the stream that is
     written.
     """
     asked = call.body.asked(call.name)
@@ -227,7 +227,7 @@ async def start_replay(call: ApiCall) -> ReplayView:
 
 
 async def stop_replay(call: ApiCall) -> ReplaysView:
-    """Stop a replay; what it has copied stays."""
+    """Stop a replay; what it has copied is kept."""
     replays = call.served.replays
     found = [one for one in (await list_replays(call)).replays if one.replay == call.names[1]]
     if not found:

@@ -43,7 +43,7 @@ class Route:
     The first parameter of ``path`` is the name that a token's patterns are matched with; a route
     without one is about what the token may read, or, with ``whole_store``, about everything.
     ``body`` and ``answer`` are types of JSON; ``bodies`` and ``answers`` are further media types.
-    A route that ``waits`` is ended when its client is gone. ``look`` is what the audit shows.
+    ``look`` is what the audit shows.
     """
 
     method: str
@@ -57,7 +57,6 @@ class Route:
     answers: tuple[str, ...] = ()
     status: int = 200
     whole_store: bool = False
-    waits: bool = False
     look: Look | None = None
 
     @property
@@ -108,7 +107,8 @@ class Router:
             place = inner
         route = place.get(f" {'GET' if method == 'HEAD' else method}")
         if route is None:
-            allow = ", ".join(sorted(key[1:] for key in place if key.startswith(" ")))
+            methods = {key[1:] for key in place if key.startswith(" ")}
+            allow = ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
             if not allow:
                 raise Refused(404, "there is nothing under this path; see /v1/openapi.json")
             raise Refused(405, f"this path takes {allow}", allow)

@@ -1,28 +1,25 @@
-"""Scrubs and repairs of the store over HTTP: begun and stopped by requests, run beside all others.
+"""Scrubs and repairs of the store over HTTP: jobs that requests begin and stop.
 
-A scrub, or a repair, is noted in the stream ``hw.scrubs.running`` while it runs, and with its
-report in ``hw.scrubs`` when it has ended: whichever process is asked knows of it. One whose process
-was killed is no longer shown as running after half a minute without a note. A request to stop it is
-noted in ``hw.scrubs.stops``, which the process that runs it reads.
+One runs at a time in a store, whichever process is asked. When its process ends, another one begins
+it again from the start: to read twice does no harm, and a repair is made only where an object still
+needs it. Reports are kept in the stream ``hw.scrubs``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import secrets
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
-from headwater.errors import HeadwaterError
-from headwater.log.types import Message
 from headwater.scrubbing import RepairReport
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
+from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs
 from headwater.serve.tokens import Scope
+from headwater.store.job_notes import NewJob, NotedJob
 from headwater.store.scrub_pace import ScrubProgress, ScrubReport
 from headwater.store.scrubbing import StoreKind
 from headwater.views.record import View
@@ -32,34 +29,33 @@ if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
     from headwater.serve.api.calls import ApiCall
 
-log = logging.getLogger("headwater.serve")
-
 SCRUBS: Final = "hw.scrubs"
-RUNNING: Final = "hw.scrubs.running"
-STOPS: Final = "hw.scrubs.stops"
-NOTE_S: Final = 1.0
-GONE_MS: Final = 30_000
+_KIND: Final = "scrub"
+# All scrubs are the same job, of which the store lets one run.
+_JOB: Final = "scrub"
 _KEPT: Final = 100
 # So many defects are noted; the others are counted.
 _MOST_DEFECTS: Final = 1000
+_State = Literal["running", "stopping", "done", "stopped", "failed", "lost"]
 
 
 class ScrubStateView(View, frozen=True, kw_only=True):
     """A scrub that a server runs or has run: which object it has come to, and what it has seen.
 
     A repair is one that also changes what can be repaired. ``report`` or ``repair`` is there when
-    it has ended, ``error`` when it could not be done.
+    it has ended, ``error`` when it could not be done. One that is ``lost`` has no process at the
+    moment: the next one begins it again.
     """
 
     scrub: str
     what: Literal["scrub", "repair"] = "scrub"
-    state: Literal["running", "done", "stopped", "failed"]
+    state: _State
     who: str
-    kind: str
-    name: str
-    objects: int
-    bytes: int
-    defects: int
+    kind: str = "store"
+    name: str = ""
+    objects: int = 0
+    bytes: int = 0
+    defects: int = 0
     noted_ms: int = 0
     report: ScrubView | None = None
     repair: RepairView | None = None
@@ -89,136 +85,80 @@ class RepairBody(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool = True
 
 
-class Scrubs:
-    """The scrub of a process, and what is known of those of others."""
+class ScrubNote(JobNote, frozen=True, kw_only=True):
+    """How far a scrub is."""
+
+    state: Literal["running", "done", "stopped", "failed"] = "running"
+    kind: str = "store"
+    name: str = ""
+    objects: int = 0
+    bytes: int = 0
+    defects: int = 0
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What a process needs to begin a scrub, or with ``repair`` a repair, again."""
+
+    view: ScrubStateView
+    scrub: ScrubBody | None = None
+    repair: RepairBody | None = None
+
+
+class ScrubKind:
+    """Reads all that is asked for, from the start, and keeps the report."""
+
+    name = _KIND
 
     def __init__(self, hw: AsyncHeadwater) -> None:
         self._hw = hw
-        self._task: asyncio.Task[None] | None = None
-        self._stopping = False
-        # The scrub of this process that somebody wants to be stopped.
-        self._stopped = ""
 
-    async def state(self) -> ScrubsView:
-        """Return what runs now, in any process, and what has ended last."""
-        running = await self._newest(RUNNING)
-        if running is not None and (
-            running.state != "running" or await self._now_ms() - running.noted_ms > GONE_MS
-        ):
-            running = None
-        return ScrubsView(running=running, last=await self._newest(SCRUBS))
+    def read_note(self, note: bytes) -> ScrubNote:
+        """Return a note that a process has written; raises ValueError."""
+        return msgspec.json.decode(note, type=ScrubNote)
 
-    async def _newest(self, stream: str) -> ScrubStateView | None:
-        found = await self._last(stream)
-        if found is None:
-            return None
-        note = ScrubStateView.from_json(found.value)
-        return msgspec.structs.replace(note, noted_ms=found.time_ms)
-
-    async def _last(self, stream: str) -> Message | None:
-        """Return the last note in a stream; one that is evicted meanwhile has one behind it."""
-        notes = self._hw.stream(stream)
-        last = (await notes.info()).last
-        found = (await notes.read_from(last, 1)).messages if last else []
-        return found[0] if found else None
-
-    async def _now_ms(self) -> int:
-        seconds, microseconds = (await self._hw.store.command("TIME"))[0]
-        return int(seconds) * 1000 + int(microseconds) // 1000
-
-    async def start(self, who: str, body: ScrubBody | RepairBody) -> None:
-        """Begin a scrub or a repair; raises Refused, 409, while one runs."""
-        if self._task is not None or (await self.state()).running is not None:
-            raise Refused(409, "a scrub runs already; wait for its end, or stop it")
-        note = ScrubStateView(
-            scrub=secrets.token_hex(6),
-            what="repair" if isinstance(body, RepairBody) else "scrub",
-            state="running",
-            who=who,
-            kind="store",
-            name="",
-            objects=0,
-            bytes=0,
-            defects=0,
-        )
-        await self._note(RUNNING, note)
-        self._task = asyncio.create_task(self._run(note, body))
-        self._task.add_done_callback(self._over)
-
-    async def stop(self) -> None:
-        """Have what runs stopped, in whichever process; raises Refused, 409, when nothing does."""
-        running = (await self.state()).running
-        if running is None:
-            raise Refused(409, "no scrub runs; nothing is to be stopped")
-        await self._hw.stream(STOPS).write(running.scrub, b"", backlog=1)
-
-    async def _heed_stop(self, note: ScrubStateView) -> None:
-        found = await self._last(STOPS)
-        if found is not None and found.tag == note.scrub:
-            self._stopped = note.scrub
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the end of a scrub could not be noted", exc_info=error)
-
-    async def _run(self, note: ScrubStateView, body: ScrubBody | RepairBody) -> None:
-        seen: list[ScrubProgress] = []
+    async def run(self, job: HeldJob) -> bool:
+        """Scrub or repair; returns whether it has come to the end."""
+        asked = msgspec.json.decode(job.asked, type=_Asked)
 
         def progress(now: ScrubProgress) -> None:
-            seen[:] = [now]
+            job.note = ScrubNote(**now._asdict())
 
-        def stop() -> bool:
-            return self._stopping or self._stopped == note.scrub
+        report = await self._work(asked, job, progress)
+        if report.complete or job.stop_asked:
+            ended = self._ended(asked, report)
+            job.note = msgspec.structs.replace(
+                job.note, objects=ended.objects, bytes=ended.bytes, defects=ended.defects
+            )
+            notes = self._hw.stream(SCRUBS)
+            await notes.write(ended.scrub, ended.to_json(), backlog=_KEPT)
+        return report.complete
 
-        work: Coroutine[Any, Any, ScrubReport | RepairReport]
-        if isinstance(body, ScrubBody):
-            work = self._hw.scrub(
-                *body.names,
-                kinds=body.kinds,
-                rate_mb_s=body.rate_mb_s,
+    async def _work(
+        self, asked: _Asked, job: HeldJob, progress: Callable[[ScrubProgress], None]
+    ) -> ScrubReport | RepairReport:
+        if asked.repair is not None:
+            return await self._hw.repair(
+                *asked.repair.names,
+                kinds=asked.repair.kinds,
+                dry_run=asked.repair.dry_run,
                 progress=progress,
-                stop=stop,
+                stop=lambda: job.ending,
             )
-        else:
-            work = self._hw.repair(
-                *body.names, kinds=body.kinds, dry_run=body.dry_run, progress=progress, stop=stop
-            )
-        scrub: asyncio.Task[ScrubReport | RepairReport] = asyncio.create_task(work)
-        try:
-            while not (await asyncio.wait([scrub], timeout=NOTE_S))[0]:
-                if seen:
-                    note = msgspec.structs.replace(note, **seen[0]._asdict())
-                await self._note(RUNNING, note)
-                await self._heed_stop(note)
-        finally:
-            scrub.cancel()
-            await asyncio.wait([scrub])
-        dry_run = isinstance(body, RepairBody) and body.dry_run
-        ended = self._ended(note, scrub, dry_run=dry_run)
-        await self._note(SCRUBS, ended)
-        await self._note(RUNNING, msgspec.structs.replace(ended, report=None, repair=None))
-
-    def _ended(
-        self,
-        note: ScrubStateView,
-        scrub: asyncio.Task[ScrubReport | RepairReport],
-        *,
-        dry_run: bool,
-    ) -> ScrubStateView:
-        error = scrub.exception()
-        if error is not None:
-            if not isinstance(error, HeadwaterError):
-                log.error("a scrub failed by a fault of the server", exc_info=error)
-            why = f"{type(error).__name__}: {error}"
-            return msgspec.structs.replace(note, state="failed", error=why)
-        report = scrub.result()
-        note = msgspec.structs.replace(
-            note, state="done" if report.complete else "stopped", kind="store", name=""
+        body = asked.scrub or ScrubBody()
+        return await self._hw.scrub(
+            *body.names,
+            kinds=body.kinds,
+            rate_mb_s=body.rate_mb_s,
+            progress=progress,
+            stop=lambda: job.ending,
         )
+
+    def _ended(self, asked: _Asked, report: ScrubReport | RepairReport) -> ScrubStateView:
+        note = msgspec.structs.replace(asked.view, state="done" if report.complete else "stopped")
         if isinstance(report, RepairReport):
             repaired, left = report.repaired[:_MOST_DEFECTS], report.left[:_MOST_DEFECTS]
             shown = RepairReport(repaired, left, report.complete)
+            dry_run = asked.repair is None or asked.repair.dry_run
             return msgspec.structs.replace(
                 note,
                 defects=len(report.repaired) + len(report.left),
@@ -237,34 +177,89 @@ class Scrubs:
             report=view,
         )
 
-    async def _note(self, stream: str, note: ScrubStateView) -> None:
-        kept = _KEPT if stream == SCRUBS else 1
-        await self._hw.stream(stream).write(note.scrub, note.to_json(), backlog=kept)
 
-    async def close(self) -> None:
-        """Stop the scrub of this process; what it has seen is noted as incomplete."""
-        self._stopping = True
-        if self._task is not None:
-            await asyncio.wait([self._task])
+class Scrubs:
+    """The scrub of a store, in whichever process it is, and the reports of those before."""
+
+    def __init__(self, hw: AsyncHeadwater, jobs: ServerJobs) -> None:
+        self._hw = hw
+        self._jobs = jobs
+
+    async def state(self) -> ScrubsView:
+        """Return what runs now, in any process, and what has ended last."""
+        jobs = await self._jobs.known(_KIND, _shown)
+        running = next((one for one in jobs if one.state in _UNDER_WAY), None)
+        failed = next((one for one in jobs if one.state == "failed"), None)
+        return ScrubsView(running=running, last=failed or await self._last())
+
+    async def _last(self) -> ScrubStateView | None:
+        """Return the last report; one that is evicted meanwhile has one behind it."""
+        notes = self._hw.stream(SCRUBS)
+        last = (await notes.info()).last
+        found = (await notes.read_from(last, 1)).messages if last else []
+        if not found:
+            return None
+        view = ScrubStateView.from_json(found[0].value)
+        return msgspec.structs.replace(view, noted_ms=found[0].time_ms)
+
+    async def start(self, who: str, body: ScrubBody | RepairBody) -> None:
+        """Begin a scrub or a repair; raises Refused, 409, while one runs."""
+        repair = body if isinstance(body, RepairBody) else None
+        view = ScrubStateView(
+            scrub=secrets.token_hex(6),
+            what="scrub" if repair is None else "repair",
+            state="running",
+            who=who,
+        )
+        asked = _Asked(view, body if isinstance(body, ScrubBody) else None, repair)
+        note = msgspec.json.encode(ScrubNote())
+        job = NewJob(_JOB, _KIND, view.to_json(), msgspec.json.encode(asked), note)
+        if not await self._jobs.start(job):
+            raise Refused(409, "a scrub runs already; wait for its end, or stop it")
+
+    async def stop(self) -> None:
+        """Have what runs stopped, in whichever process; raises Refused, 409, when nothing does."""
+        if (await self.state()).running is None:
+            raise Refused(409, "no scrub runs; there is nothing to stop")
+        await self._jobs.stop(_JOB)
+
+
+_UNDER_WAY: Final = ("running", "stopping", "lost")
+
+
+def _shown(job: NotedJob) -> ScrubStateView:
+    note = msgspec.json.decode(job.note, type=ScrubNote)
+    return msgspec.structs.replace(
+        ScrubStateView.from_json(job.head),
+        state=cast(_State, job.shown_state(note.state)),
+        kind=note.kind,
+        name=note.name,
+        objects=note.objects,
+        bytes=note.bytes,
+        defects=note.defects,
+        error=note.error,
+        noted_ms=job.noted_ms,
+    )
 
 
 async def get_scrub(call: ApiCall) -> ScrubsView:
-    """Show the scrub that runs, as far as it is, and the report of the last one."""
+    """Show the running scrub with its progress, and the report of the last one."""
     return await call.served.scrubs.state()
 
 
 async def start_scrub(call: ApiCall) -> ScrubsView:
-    """Begin to read all of the store, or some objects, and to look for damage; changes nothing.
+    """Start to read the whole store, or some objects, and look for damage; changes nothing.
 
     It runs beside all requests, at a limited rate if that is given, and is shown by GET. While one
-    runs another is refused. A server that stops ends it.
+    runs another is refused. When its server ends, another process of the same store begins it
+    again, or the next one that starts.
     """
     await call.served.scrubs.start(call.grant.holder, call.body)
     return await call.served.scrubs.state()
 
 
 async def stop_scrub(call: ApiCall) -> ScrubsView:
-    """Have the scrub or the repair that runs stopped, within seconds, in whichever process.
+    """Stop the running scrub or repair within seconds, in whichever process it is.
 
     What it has seen until then is its report, which says that it is not complete.
     """
@@ -273,7 +268,7 @@ async def stop_scrub(call: ApiCall) -> ScrubsView:
 
 
 async def start_repair(call: ApiCall) -> ScrubsView:
-    """Begin to repair what a scrub reports, in all of the store or in some objects.
+    """Start to repair what a scrub reports, in the whole store or in some objects.
 
     Without `dry_run: false` nothing is changed, and its report says what would be. It is shown by
     GET /v1/store/scrub, and stopped, as a scrub is.

@@ -178,6 +178,6 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise InvalidInput(
-            f"{certificate} is no certificate with its key ({error}); give both as PEM"
+            f"{certificate} is not a certificate with its key ({error}); give both as PEM"
         ) from None
     return context

@@ -22,6 +22,7 @@ from headwater.serve.api.formats import body_fault
 from headwater.serve.api.problems import problem_of, problem_of_refusal
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.routes import JSON, Answered, NoQuery, Route, Router
+from headwater.serve.api.waiting import WaitingCalls
 from headwater.serve.http.authorization import check_grant, is_bearer, shown_grant
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
@@ -36,6 +37,7 @@ _ID: Final = re.compile(rb"[\w.:-]{1,64}", re.ASCII)
 _HEADERS: Final = frozenset(
     (
         b"accept",
+        b"content-encoding",
         b"content-type",
         b"host",
         b"if-none-match",
@@ -61,8 +63,8 @@ class _Admission(NamedTuple):
 class ApiService:
     """Answers the requests of one process; a Handler of HTTP.
 
-    A ``read_only`` one refuses whatever changes something, whoever asks. Without tokens, ``guard``
-    refuses the requests of pages that are not meant.
+    A ``read_only`` one refuses all changes, from every client. Without tokens, ``guard`` refuses
+    the requests of pages that are not meant.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class ApiService:
             if route.body is not None
         }
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._waiting: set[asyncio.Task[Any]] = set()
+        self._waiting = WaitingCalls(served.tokens)
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
 
@@ -124,7 +126,7 @@ class ApiService:
     def admit_as(
         self, method: str, path: str, grant: Grant | None, *, shown: bool = False
     ) -> Admitted:
-        """Decide on a request of somebody who may do so much; None is not known; raises Refused.
+        """Decide on a request of a client with these rights; None is not known; raises Refused.
 
         ``shown`` says whether the client has sent a token, which explains a refusal.
         """
@@ -135,7 +137,7 @@ class ApiService:
         if route.whole_store and route.scope and not (grant and grant.everywhere(route.scope)):
             raise Refused(403, "this concerns the whole store; send a token for all names (*)")
         if self._read_only and (route.scope or Scope.READ) > Scope.READ:
-            raise Refused(403, "this server is read-only; ask another one to change something")
+            raise Refused(403, "this server is read-only; use another one for changes")
         if grant is None:
             return Admitted(_Admission(route, names, _NOBODY), known=False)
         self._rates.take(grant)
@@ -163,9 +165,9 @@ class ApiService:
         task = asyncio.get_running_loop().create_task(self._run(call, work, finish))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, work, finish))
-        if not call.route.waits:
+        if not call.waits:
             return None
-        self._waiting.add(task)
+        self._waiting.add(task, call.grant)
         return task.cancel
 
     def _work(self, call: ApiCall) -> Awaitable[Answered]:
@@ -176,6 +178,8 @@ class ApiService:
     def _call(self, request: Request, request_id: str) -> ApiCall:
         route, names, grant = request.action
         query = _read_query(request.query, route.query)
+        if request.body:
+            _check_plain(request.headers)
         sent = media_type((request.headers or {}).get(b"content-type")) if request.body else None
         body: Any = None
         if route.body is not None and (sent is None or sent not in route.bodies):
@@ -208,11 +212,11 @@ class ApiService:
 
     def _ended(self, work: _Work, finish: Finish, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._waiting.discard(task)
+        revoked = self._waiting.discard(task)
         if task.cancelled():
             # It may have been so before it began.
             work.close()
-            finish(None, _stops())
+            finish(None, _revoked() if revoked else _stops())
         else:
             task.result()
 
@@ -256,11 +260,12 @@ class ApiService:
 
     def drain(self) -> None:
         """End what waits for messages, so that its clients ask another server."""
-        for task in list(self._waiting):
-            task.cancel()
+        self._waiting.stop()
 
     async def close(self) -> None:
-        """Wait until no request is under way."""
+        """End the requests that are still under way, although a store does not answer them."""
+        for task in self._tasks:
+            task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -280,6 +285,10 @@ def _shared_done(call: ApiCall, finish: Finish, work: asyncio.Future[Answered]) 
 
 def _stops() -> Refused:
     return Refused(503, "the server stops; retry with another connection")
+
+
+def _revoked() -> Refused:
+    return Refused(401, "this token was revoked meanwhile; send one that is in force")
 
 
 def _etagged(call: ApiCall, answered: Answered) -> Answered:
@@ -306,7 +315,7 @@ def _read_query(text: str, kind: type[msgspec.Struct]) -> msgspec.Struct:
             else parse_qsl(text, keep_blank_values=True, strict_parsing=True, errors="strict")
         )
     except (ValueError, UnicodeDecodeError):
-        raise InvalidInput("the query is not spelled as parameters are: a=1&b=2") from None
+        raise InvalidInput("the query must consist of parameters: a=1&b=2") from None
     for name, value in pairs:
         if name in given:
             raise InvalidInput(f"the parameter {name!r} is given twice; give it once")
@@ -316,6 +325,13 @@ def _read_query(text: str, kind: type[msgspec.Struct]) -> msgspec.Struct:
     except msgspec.ValidationError as error:
         takes = ", ".join(kind.__struct_encode_fields__) if kind is not NoQuery else "none"
         raise InvalidInput(f"the query is wrong: {error}; the parameters are: {takes}") from None
+
+
+def _check_plain(headers: dict[bytes, bytes] | None) -> None:
+    """Refuse a body that is packed: nothing here unpacks what a stranger has sent."""
+    packed = (headers or {}).get(b"content-encoding", b"identity").decode("latin-1")
+    if packed.lower() != "identity":
+        raise Refused(415, f"a body is not taken packed by {packed}; send it as it is")
 
 
 def _accepted(request: Request, route: Route) -> str:

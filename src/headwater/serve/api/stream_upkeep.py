@@ -32,7 +32,7 @@ class ReadersView(View, frozen=True, kw_only=True):
 
 
 class EvictBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Up to which offset messages are evicted; one below zero keeps so many of the newest."""
+    """Up to which offset messages are evicted; a negative one keeps this many of the newest."""
 
     up_to: Annotated[int, Meta(ge=-MAX_OFFSET, le=MAX_OFFSET)]
     past_readers: bool = True
@@ -55,7 +55,7 @@ class ReaderBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def evict_messages(call: ApiCall) -> EvictedView:
-    """Evict all messages up to an offset, or all but so many of the newest."""
+    """Evict all messages up to an offset, or all but a number of the newest."""
     stream = call.hw.stream(call.name)
     evicted = await stream.evict(call.body.up_to, past_readers=call.body.past_readers)
     facts = await stream.info()
@@ -63,7 +63,7 @@ async def evict_messages(call: ApiCall) -> EvictedView:
 
 
 async def set_retention(call: ApiCall) -> msgspec.Struct:
-    """Set how much of a stream is kept, and evict what is beyond it now."""
+    """Set how much of a stream is kept, and evict the rest now."""
     body = call.body
     stream = call.hw.stream(call.name)
     done = await stream.retain(
@@ -84,7 +84,7 @@ async def delete_stream(call: ApiCall) -> StreamDeletedView:
 
 
 async def list_stream_readers(call: ApiCall) -> ReadersView:
-    """List the readers outside the log that a stream waits for: SQL consumers, queries of Spark."""
+    """List the readers outside the log that a stream waits for: SQL consumers, Spark queries."""
     facts = await call.hw.stream(call.name).info()
     return ReadersView(readers=_readers([facts]))
 
@@ -102,7 +102,7 @@ def _readers(streams: list[StreamInfo]) -> list[ReaderView]:
 
 
 async def get_reader(call: ApiCall) -> ReadersView:
-    """Show where a reader stands on every stream that waits for it and that the token may read."""
+    """Show the position of a reader on every stream that waits for it and the token may read."""
     own = [one for one in (await list_readers(call)).readers if one.reader == call.name]
     if not own:
         raise UnknownReader(call.name)
@@ -110,7 +110,7 @@ async def get_reader(call: ApiCall) -> ReadersView:
 
 
 async def remove_reader(call: ApiCall) -> ReaderForgottenView:
-    """Forget a reader on every stream, as one that will not come back."""
+    """Forget a reader that will not come back, on every stream."""
     streams = [one.stream for one in (await get_reader(call)).readers]
     for stream in streams:
         await call.hw.stream(stream).forget_reader(call.name)
@@ -125,7 +125,7 @@ async def set_reader(call: ApiCall) -> ReaderSoughtView:
 
 
 async def forget_reader(call: ApiCall) -> ReaderForgottenView:
-    """Make retention wait no longer for a reader."""
+    """Stop retention from waiting for a reader."""
     stream, reader = call.names
     await call.hw.stream(stream).forget_reader(reader)
     return ReaderForgottenView(reader=reader, streams=[stream])

@@ -14,11 +14,12 @@ from headwater.inputs import check_name
 from headwater.log.header_columns import MAP
 from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_OFFSET
 from headwater.log.runs import SCHEMA
-from headwater.serve.api import fields, formats
+from headwater.serve.api import formats
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import BlockMs, Count, ListQuery, ReadCount, Start, WithHeaders
-from headwater.serve.api.formats import NewMessage
+from headwater.serve.api.formats import NewMessage, NewMessages
 from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Route
+from headwater.serve.api.tails import offset_behind
 from headwater.serve.http.messages import StreamedReply
 from headwater.serve.tokens import Scope
 from headwater.views.overview import some_streams
@@ -41,14 +42,14 @@ MAX_SEARCH_MS: Final = 10_000
 
 
 class StreamsView(View, frozen=True, kw_only=True):
-    """Streams by name; ``next`` is the name to go on after, when there are more."""
+    """Streams by name; ``next`` is the name to continue after, when there are more."""
 
     streams: list[StreamView]  # type: ignore[valid-type]  # mirror makes it at run time
     next: str | None
 
 
 class PassageView(View, frozen=True, kw_only=True):
-    """What lies from an offset on; the next read begins at ``next``.
+    """What is from an offset on; the next read begins at ``next``.
 
     ``gap`` are offsets that were evicted before they could be read. ``last`` is where the stream
     ended.
@@ -86,7 +87,7 @@ class ReadQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a tail begins, unless the header Last-Event-ID says where it goes on."""
+    """Where a tail begins, unless the header Last-Event-ID says where it continues."""
 
     from_: Start = msgspec.field(default="last", name="from")
 
@@ -255,16 +256,14 @@ async def tail_stream(call: ApiCall) -> Answered:
     """Send messages as they are written, as server-sent events, from any offset on.
 
     The id of an event is the offset of its message; a client that reconnects with Last-Event-ID
-    goes on behind it and misses nothing. Offsets that were evicted before a slow client came to
-    them are named by an event `skipped`.
+    continues behind it and misses nothing. Offsets that were evicted before a slow client came to
+    them are named by an event `skipped`. An id that the stream no longer has is refused.
     """
     check_name(call.name, "stream")
     seen = call.header(b"last-event-id")
-    known = seen if seen and seen.isdecimal() and len(seen) <= fields.MAX_DIGITS else None
-    if known is not None and int(known) < MAX_OFFSET:
-        at = int(known) + 1
-    else:
-        at = await _offset(call, call.query.from_)
+    at = await (
+        _offset(call, call.query.from_) if not seen else offset_behind(call.hw, call.name, seen)
+    )
     allowed = lambda: call.served.tokens.still(call.grant)  # noqa: E731
     pieces = call.served.tails.events(call.name, at, allowed)
     return StreamedReply(200, pieces, EVENTS, b"Cache-Control: no-store\r\n", endless=True)
@@ -274,7 +273,7 @@ async def search_messages(call: ApiCall) -> SearchedView:
     """Search for messages by tag, by a text in the value, or by a field of a JSON value.
 
     It reads messages from an offset on, or back from it with newest_first, and stops when it has
-    found count messages, has looked at max_messages, or after max_ms. The next one goes on from
+    found count messages, has looked at max_messages, or after max_ms. The next one continues from
     next.
     """
     query = call.query
@@ -301,7 +300,7 @@ async def list_streams(call: ApiCall) -> StreamsView:
 
 
 async def get_stream(call: ApiCall) -> msgspec.Struct:
-    """Show where a stream stands: its offsets, sizes, retention, groups and readers."""
+    """Show the state of a stream: its offsets, sizes, retention, groups and readers."""
     facts = await call.hw.stream(call.name).info()
     if not (facts.exists or facts.groups or facts.readers):
         raise UnknownStream(call.name)
@@ -324,7 +323,7 @@ STREAM_ROUTES: Final = (
         write_messages,
         Scope.WRITE,
         query=WriteQuery,
-        body=NewMessage | list[NewMessage],
+        body=NewMessages,
         bodies=(NDJSON, ARROW),
         answer=LinesWrittenView,
         status=201,
@@ -337,7 +336,6 @@ STREAM_ROUTES: Final = (
         query=ReadQuery,
         answer=PassageView,
         answers=(NDJSON, ARROW),
-        waits=True,
     ),
     Route(
         "GET", f"{_ONE}/search", search_messages, Scope.READ, query=SearchQuery, answer=SearchedView

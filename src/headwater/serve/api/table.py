@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from headwater.serve.api.channels import CHANNEL_ROUTES
 from headwater.serve.api.group_letters import GROUP_LETTER_ROUTES
 from headwater.serve.api.groups import GROUP_ROUTES
 from headwater.serve.api.icks import ICK_ROUTES
@@ -38,6 +39,7 @@ ROUTES: Final = (
     *QUEUE_LETTER_ROUTES,
     *LIMIT_ROUTES,
     *ICK_ROUTES,
+    *CHANNEL_ROUTES,
     *LETTER_JOB_ROUTES,
     *TIMED_JOB_ROUTES,
     *TIMELINE_ROUTES,

@@ -1,8 +1,8 @@
 """Tails of streams as server-sent events, from any offset on, without loss.
 
 All tails of a stream that have come to its end wait together: one read of the store is blocked for
-them, and what wakes it is read and encoded once. A tail whose client reads slowly holds up nobody
-and loses nothing: it reads on from the log by itself, from its own offset. Only what was evicted
+them, and what wakes it is read and encoded once. A tail whose client reads slowly blocks no other
+and loses nothing: it reads from the log by itself, from its own offset. Only what was evicted
 before it came there is missing, and the client is told which offsets (event ``skipped``).
 """
 
@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from headwater.errors import InvalidInput, LostFuture
 from headwater.log.types import Message, Passage
+from headwater.serve.api.fields import MAX_DIGITS
 from headwater.views.streams import MessageView, OffsetsView
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
     from headwater.log.aio_stream import AsyncStream
 
-# A comment is sent after so long, by which both sides notice that the other is gone.
+# A comment is sent after this time, so that both sides notice when the other is gone.
 KEEP_ALIVE_MS: Final = 15_000
 _PAGE: Final = 1000
 ALIVE: Final = b": still here\n\n"
@@ -92,7 +94,10 @@ class Tails:
     async def events(
         self, name: str, at: int, allowed: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the events of a stream from an offset on, as long as the client is allowed to."""
+        """Yield the events of a stream from an offset on, as long as the client is allowed to.
+
+        That is looked up again before each piece, and so after each wait.
+        """
         stream: AsyncStream[Any] | None = None
         self._changed(1)
         try:
@@ -102,6 +107,8 @@ class Tails:
                 if follower is None or follower.at != at:
                     stream = stream or self._hw.stream(name)
                     passage = await stream.read_from(at, _PAGE)
+                    if not allowed():
+                        return
                     if passage.next > at:
                         yield events_of(passage)
                         at = passage.next
@@ -110,7 +117,7 @@ class Tails:
                 # It may hold a node that it has read, which thousands of idle tails must not.
                 stream = None
                 arrived = await follower.arrival()
-                if arrived.at != at:
+                if arrived.at != at or not allowed():
                     continue
                 yield arrived.events or ALIVE
                 at = arrived.next
@@ -150,6 +157,26 @@ class Tails:
         """End all followers."""
         for follower in list(self._followers.values()):
             follower.stop()
+
+
+async def offset_behind(hw: AsyncHeadwater, stream: str, seen: str) -> int:
+    """Return the offset behind the event that a client has seen; raises InvalidInput, LostFuture.
+
+    A tail that began elsewhere would leave messages out, and the client would not know.
+    """
+    if not (seen.isascii() and seen.isdecimal() and len(seen) <= MAX_DIGITS):
+        raise InvalidInput(
+            f"{seen[:100]!r} is no id of an event here: that is an offset; leave the header "
+            "Last-Event-ID out to begin anew"
+        )
+    check_seen(stream, int(seen), (await hw.stream(stream).info()).last)
+    return int(seen) + 1
+
+
+def check_seen(stream: str, seen: int, last: int) -> None:
+    """Refuse to go on behind an offset that a client has seen and the stream does not have."""
+    if seen > last:
+        raise LostFuture(stream, last + 1, seen)
 
 
 def events_of(passage: Passage[Any]) -> bytes:

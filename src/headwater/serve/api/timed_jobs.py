@@ -28,7 +28,7 @@ from headwater.views.timed import (
 
 
 class TimedJobsView(View, frozen=True, kw_only=True):
-    """Timed jobs by name; ``next`` is the name to go on after, when there are more."""
+    """Timed jobs by name; ``next`` is the name to continue after, when there are more."""
 
     jobs: list[TimedJobView]
     next: str | None
@@ -63,7 +63,7 @@ async def list_timed_jobs(call: ApiCall) -> TimedJobsView:
 
 
 async def get_timed_job(call: ApiCall) -> TimedJobView:
-    """Show how a timed job stands: when it is due, what runs and waits, how the last run ended."""
+    """Show the state of a timed job: when it is due, what runs or waits, how its last run ended."""
     return TimedJobView.of(await call.hw.store.run(operating.info(call.name)))
 
 
@@ -74,7 +74,7 @@ async def get_timed_history(call: ApiCall) -> TimedHistoryView:
 
 
 async def set_timed_job_state(call: ApiCall) -> TimedJobStateView:
-    """Pause a timed job or resume it; what runs goes on, what was due meanwhile is not run."""
+    """Pause a timed job or resume it; what runs continues, what was due meanwhile is not run."""
     paused = call.body.paused
     change = operating.pause if paused else operating.resume
     changed = await call.hw.store.run(change(call.name, call.grant.holder))
@@ -82,7 +82,7 @@ async def set_timed_job_state(call: ApiCall) -> TimedJobStateView:
 
 
 async def run_timed_job(call: ApiCall) -> TimedJobAskedView:
-    """Have a timed job run now, by the next runner that has a free place, paused or not."""
+    """Run a timed job now, in the next runner that has a free place, paused or not."""
     await call.hw.store.run(operating.run_now(call.name, call.grant.holder))
     return TimedJobAskedView(job=call.name)
 

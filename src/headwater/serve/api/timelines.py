@@ -42,7 +42,7 @@ class FarmView(View, frozen=True, kw_only=True):
 
 
 class TimelinesWrittenView(View, frozen=True, kw_only=True):
-    """What became of inserts and of deletes."""
+    """What happened to inserts and deletes."""
 
     inserted: TimelineWrittenView  # type: ignore[valid-type]  # mirror makes it at run time
     deleted: TimelineWrittenView  # type: ignore[valid-type]
@@ -112,7 +112,7 @@ def _member(text: str, encoding: Encoding | None) -> str | bytes:
 
 
 async def get_farm(call: ApiCall) -> FarmView:
-    """Show the instances of the farm: whether each serves, how much it holds, and its walks."""
+    """Show the instances of the farm: whether each is up, how much it holds, and its walks."""
     farm = _farm(call)
     found = await farm.status()
     return FarmView(
@@ -123,7 +123,7 @@ async def get_farm(call: ApiCall) -> FarmView:
 
 
 async def write_timelines(call: ApiCall) -> TimelinesWrittenView:
-    """Insert members into timelines, and delete members; of two on a member the later one counts.
+    """Insert members into timelines, and delete members; the later operation on a member counts.
 
     A write is done when a quorum of the clusters has it; a repeat does no harm. The token must
     allow to write every key.
@@ -161,7 +161,7 @@ async def select_timeline(call: ApiCall) -> TimelineView:
 
 
 async def get_score(call: ApiCall) -> TimelineScoreView:
-    """Show the newest operation on a member of a timeline, also when it was a delete."""
+    """Show the newest operation on a member of a timeline, even when it was a delete."""
     member = _member(call.query.member, call.query.encoding)
     found = (await _farm(call).score([(call.name, member)]))[call.name, member]
     return TimelineScoreView(

@@ -5,7 +5,7 @@ Offsets count within their partition: what is settled is named by partition, `{"
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +19,8 @@ from headwater.serve.api.groups import (
     GroupReadBody,
     GroupStateBody,
     meant,
+    messages_taken,
+    paused_or_runs,
 )
 from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
@@ -105,7 +107,7 @@ class TopicExtendBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TopicSeekBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a group goes on: in all partitions, or by partition, ``{"0": 5}``."""
+    """Where a group continues: in all partitions, or by partition, ``{"0": 5}``."""
 
     to: Start | dict[Partition, Start]
 
@@ -130,7 +132,7 @@ def _by_partition(call: ApiCall) -> dict[int, Any]:
 
 
 async def list_topic_groups(call: ApiCall) -> TopicGroupsView:
-    """List the groups over a topic, and where they stand in each partition."""
+    """List the groups of a topic, and their state in each partition."""
     streams = await (await known_topic(call)).info()
     places = {facts.name: place for place, facts in enumerate(streams)}
     found = await call.hw.store.run(groups_of(streams))
@@ -142,7 +144,7 @@ async def list_topic_groups(call: ApiCall) -> TopicGroupsView:
 
 
 async def get_topic_group(call: ApiCall) -> TopicGroupsView:
-    """Show where a group over a topic stands in each partition."""
+    """Show the state of a group of a topic in each partition."""
     facts = await (await _group(call)).info()
     return TopicGroupsView(
         groups=[
@@ -159,26 +161,12 @@ async def read_topic_group(call: ApiCall) -> TopicGroupReadView:
     block_ms the request waits for a first message.
     """
     topic, group = call.names
-    body = call.body
-    if isinstance(body.dead_letters, str):
-        call.require(Scope.WRITE, body.dead_letters)
-    member = (await known_topic(call)).group(
-        group,
-        body.start,
-        member=body.member,
-        max_pending=body.max_pending,
-        dead_letters=body.dead_letters,
-        ordered=body.ordered,
-    )
-    found = await member.read(
-        body.count, block_ms=body.block_ms, ack_ms=body.ack_ms, expire_ms=body.expire_ms
-    )
-    messages = [MessageView.of(message) for message in found]
+    messages = await messages_taken(call, await known_topic(call))
     return TopicGroupReadView(topic=topic, group=group, messages=messages)
 
 
 async def ack_in_topic(call: ApiCall) -> TopicAckedView:
-    """Acknowledge messages of a topic: they are done. Answers how many were pending."""
+    """Acknowledge messages of a topic: they are done. Returns how many were pending."""
     topic, group = call.names
     acked = await (await _group(call)).ack(_by_partition(call))
     return TopicAckedView(topic=topic, group=group, acked=acked)
@@ -192,14 +180,14 @@ async def nack_in_topic(call: ApiCall) -> TopicNackedView:
 
 
 async def extend_in_topic(call: ApiCall) -> TopicExtendedView:
-    """Take more time for messages of a topic: they are redelivered ack_ms from now."""
+    """Extend the deadline of messages of a topic: they are redelivered ack_ms from now."""
     topic, group = call.names
     extended = await (await _group(call)).extend(_by_partition(call), ack_ms=call.body.ack_ms)
     return TopicExtendedView(topic=topic, group=group, extended=extended)
 
 
 async def seek_topic_group(call: ApiCall) -> TopicSoughtView:
-    """Set where a group over a topic stands, in all partitions or in those that are named."""
+    """Set the position of a group of a topic, in all partitions or in those that are named."""
     topic, group = call.names
     offsets = await (await _group(call)).seek(call.body.to)
     return TopicSoughtView(topic=topic, group=group, next=offsets)
@@ -208,9 +196,7 @@ async def seek_topic_group(call: ApiCall) -> TopicSoughtView:
 async def set_topic_group_state(call: ApiCall) -> TopicGroupStateView:
     """Pause a group in all partitions, so that its members get nothing, or let it run again."""
     topic, group = call.names
-    found, paused = await _group(call), call.body.paused
-    changed = await (found.pause() if paused else found.resume())
-    state: Literal["paused", "runs"] = "paused" if paused else "runs"
+    state, changed = await paused_or_runs(await _group(call), call.body.paused)
     return TopicGroupStateView(topic=topic, group=group, state=state, changed=changed)
 
 
@@ -223,7 +209,7 @@ async def remove_topic_group(call: ApiCall) -> TopicGroupRemovedView:
 
 
 async def get_topic_dead_letters(call: ApiCall) -> TopicDeadLettersView:
-    """Show the oldest dead letters of a group over a topic; they stay where they are."""
+    """Show the oldest dead letters of a group of a topic; they are not removed."""
     topic, group = call.names
     letters = await (await _group(call)).dead(call.query.count, matching=letter_filter(call.query))
     views = [DeadLetterView.of(letter) for letter in letters]
@@ -231,7 +217,7 @@ async def get_topic_dead_letters(call: ApiCall) -> TopicDeadLettersView:
 
 
 async def redrive_topic_group(call: ApiCall) -> TopicRedrivesView:
-    """Have dead letters of a topic redelivered, at once and as if they had never been tried."""
+    """Redrive dead letters of a topic: they are redelivered at once, as if never tried."""
     topic, group = call.names
     done = await (await _group(call)).redrive(
         call.body.count,
@@ -247,7 +233,7 @@ async def redrive_topic_group(call: ApiCall) -> TopicRedrivesView:
 
 
 async def discard_topic_letters(call: ApiCall) -> TopicLettersDiscardedView:
-    """Forget the oldest dead letters of each partition; their streams keep what they hold."""
+    """Discard the oldest dead letters of each partition; their streams keep the values."""
     topic, group = call.names
     discarded = await (await _group(call)).discard(
         None if call.body.offsets is None else _by_partition(call),
@@ -295,7 +281,6 @@ TOPIC_GROUP_ROUTES: Final = (
         Scope.WRITE,
         body=GroupReadBody,
         answer=TopicGroupReadView,
-        waits=True,
     ),
     _settle("ack", ack_in_topic, TopicOffsetsBody, TopicAckedView),
     _settle("nack", nack_in_topic, TopicNackBody, TopicNackedView),

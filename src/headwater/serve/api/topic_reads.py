@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def passages(topic: AsyncTopic[Any], at: list[int], count: int) -> list[Passage[Any]]:
-    """Read on in every partition, so many messages of each."""
+    """Read on in every partition, this many messages of each."""
     streams = [await topic.partition(place) for place in range(len(at))]
     return await asyncio.gather(
         *(stream.read_from(start, count) for stream, start in zip(streams, at, strict=True))

@@ -1,8 +1,8 @@
 """Topics over HTTP: create, write, read and tail all partitions as one.
 
-A place in a topic is an offset in each partition, `5.1.12`: a read returns the place to go on at,
-and the id of an event is the place behind it. The partitions are also streams, `rides/0`, which are
-read as such.
+A place in a topic is an offset in each partition, `5.1.12`: a read returns the place to continue
+at, and the id of an event is the place behind it. The partitions are also streams, `rides/0`, which
+are read as such.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from headwater.log.types import Passage
 from headwater.serve.api import topic_reads
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import MAX_DIGITS, BlockMs, ListQuery, ReadCount, WithHeaders
-from headwater.serve.api.formats import NewMessage
+from headwater.serve.api.formats import NewMessages
 from headwater.serve.api.routes import ARROW, EVENTS, NDJSON, Answered, Route
 from headwater.serve.api.streams import MOST_JSON, WriteQuery, given_entries, is_small
-from headwater.serve.api.tails import ALIVE, HELLO
+from headwater.serve.api.tails import ALIVE, HELLO, check_seen
 from headwater.serve.api.topic_reads import gone, nothing_new, passages
 from headwater.serve.http.messages import StreamedReply
 from headwater.serve.tokens import Scope
@@ -55,14 +55,14 @@ Place = Annotated[
 
 
 class TopicsView(View, frozen=True, kw_only=True):
-    """Topics by name; ``next`` is the name to go on after, when there are more."""
+    """Topics by name; ``next`` is the name to continue after, when there are more."""
 
     topics: list[TopicView]
     next: str | None
 
 
 class TopicPassageView(View, frozen=True, kw_only=True):
-    """What lies from a place of a topic on; the next read begins at ``next``.
+    """What is from a place of a topic on; the next read begins at ``next``.
 
     ``gaps`` are offsets that were evicted before they could be read. ``last`` is where each
     partition ended.
@@ -76,7 +76,7 @@ class TopicPassageView(View, frozen=True, kw_only=True):
 
 
 class TopicBody(msgspec.Struct, forbid_unknown_fields=True):
-    """How many partitions a topic has, for ever."""
+    """How many partitions a topic has, forever."""
 
     partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)]
 
@@ -91,7 +91,7 @@ class TopicReadQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TopicTailQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a tail begins, unless the header Last-Event-ID says where it goes on."""
+    """Where a tail begins, unless the header Last-Event-ID says where it continues."""
 
     from_: Place = msgspec.field(default="last", name="from")
 
@@ -113,13 +113,13 @@ async def list_topics(call: ApiCall) -> TopicsView:
 
 
 async def get_topic(call: ApiCall) -> TopicView:
-    """Show where a topic stands: its sums, and each partition as a stream."""
+    """Show the state of a topic: its sums, and each partition as a stream."""
     topic = await known_topic(call)
     return TopicView.of(call.name, await topic.info())
 
 
 async def create_topic(call: ApiCall) -> TopicCreatedView:
-    """Create a topic; one that is there is left as it is, and refused with another number."""
+    """Create a topic; one that exists is left as it is, and refused with another number."""
     has = await call.hw.topic(call.name, call.body.partitions).partitions()
     return TopicCreatedView(topic=call.name, partitions=has)
 
@@ -164,7 +164,7 @@ async def read_topic(call: ApiCall) -> Answered:
     """
     query = call.query
     topic = await known_topic(call)
-    at = await _offsets(call, topic, query.from_)
+    at = await _offsets(call, topic)
     if query.block_ms and nothing_new(await passages(topic, at, 1), at):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(query.block_ms / 1000):
@@ -196,12 +196,15 @@ async def tail_topic(call: ApiCall) -> Answered:
     """Send messages of all partitions as they are written, as server-sent events.
 
     The id of an event is the place behind it in all partitions; a client that reconnects with
-    Last-Event-ID goes on there and misses nothing. Offsets that were evicted before a slow client
+    Last-Event-ID continues there and misses nothing. Offsets that were evicted before a slow client
     came to them are named by an event `skipped`.
     """
     topic = await known_topic(call)
     seen = call.header(b"last-event-id")
-    at = await _offsets(call, topic, call.query.from_ if seen is None else seen)
+    at = await (_named(call, topic, seen, _NO_ID) if seen else _offsets(call, topic))
+    if seen:
+        for offset, facts in zip(at, await topic.info(), strict=True):
+            check_seen(facts.name, offset - 1, facts.last)
     pieces = _events(call, topic, at, lambda: call.served.tokens.still(call.grant))
     return StreamedReply(200, pieces, EVENTS, b"Cache-Control: no-store\r\n", endless=True)
 
@@ -220,6 +223,8 @@ async def _events(
     waited = False
     while allowed():
         found = await passages(topic, at, share)
+        if not allowed():
+            return
         if not nothing_new(found, at):
             yield b"".join(_as_events(found, at))
             at = [one.next for one in found]
@@ -255,15 +260,21 @@ def _event(place: list[int], view: View, kind: bytes = b"") -> bytes:
     )
 
 
-async def _offsets(call: ApiCall, topic: AsyncTopic[Any], place: str) -> list[int]:
-    """Return the offset in each partition that a place means; raises InvalidInput."""
+async def _offsets(call: ApiCall, topic: AsyncTopic[Any]) -> list[int]:
+    """Return the offset in each partition from which to begin; raises InvalidInput."""
+    place: str = call.query.from_
     if place in ("first", "last"):
         facts = await topic.info()
         return [max(one.first, 1) if place == "first" else one.last + 1 for one in facts]
+    return await _named(call, topic, place, _NO_PLACE)
+
+
+async def _named(call: ApiCall, topic: AsyncTopic[Any], place: str, refusal: str) -> list[int]:
+    """Return the offset in each partition that a text names; raises InvalidInput."""
     partitions = await topic.partitions()
     parts = place.split(".")
     if not all(part.isascii() and part.isdecimal() and len(part) <= MAX_DIGITS for part in parts):
-        raise InvalidInput(f"{place!r} is no place in a topic; give first, last, or as 5.1.12")
+        raise InvalidInput(f"{place[:100]!r} {refusal}")
     offsets = [int(part) for part in parts]
     if len(offsets) != partitions or not all(1 <= one <= MAX_OFFSET for one in offsets):
         raise InvalidInput(
@@ -280,6 +291,11 @@ def _streams(topic: str, at: list[int]) -> dict[str, int]:
     return {f"{topic}/{place}": start for place, start in enumerate(at)}
 
 
+_NO_PLACE: Final = "is not a place in a topic; give first, last, or offsets such as 5.1.12"
+_NO_ID: Final = (
+    "is no id of an event here: that is an offset for each partition, such as 5.1.12; leave the "
+    "header Last-Event-ID out to begin anew"
+)
 _ONE: Final = "/v1/topics/{topic}"
 TOPIC_ROUTES: Final = (
     Route("GET", "/v1/topics", list_topics, Scope.READ, query=ListQuery, answer=TopicsView),
@@ -292,7 +308,7 @@ TOPIC_ROUTES: Final = (
         write_to_topic,
         Scope.WRITE,
         query=WriteQuery,
-        body=NewMessage | list[NewMessage],
+        body=NewMessages,
         bodies=(NDJSON, ARROW),
         answer=TopicLinesWrittenView,
         status=201,
@@ -305,7 +321,6 @@ TOPIC_ROUTES: Final = (
         query=TopicReadQuery,
         answer=TopicPassageView,
         answers=(NDJSON, ARROW),
-        waits=True,
     ),
     Route("GET", f"{_ONE}/tail", tail_topic, Scope.READ, query=TopicTailQuery, answers=(EVENTS,)),
 )

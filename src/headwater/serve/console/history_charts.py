@@ -9,10 +9,12 @@ from headwater.errors import InvalidInput
 from headwater.metrics.history import OUTBOX, RESOLUTIONS, STORE, Point, Series, SpacedPoints
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.charts import Chart, ChartLine
-from headwater.serve.console.links import channel_link, group_link, queue_link
+from headwater.serve.console.links import channel_link, consumer_link, group_link, queue_link
 
 # By the second, by ten seconds, by the minute: how it is spelled, and what time that covers.
 STEPS: Final = ((1, "1 s", "5 minutes"), (10, "10 s", "an hour"), (60, "1 min", "a day"))
+# So many streams of a consumer have a line.
+_CHARTED: Final = 5
 _EVERY_S: Final = {1: 2.0, 10: 10.0, 60: 30.0}
 
 
@@ -118,26 +120,30 @@ async def outbox_charts(call: PageCall) -> list[Chart]:
     wanted: tuple[tuple[str, str, str, str, Callable[[Point], float]], ...] = (
         ("staged", "Staged rows", "messages", "staged", lambda one: one.lag),
         ("age", "Oldest staged row", "seconds", "oldest", lambda one: one.lag_s),
+        ("rows", "Rows streamed per second", "per s", "mean of a minute", lambda one: one.in_per_s),
         ("batches", "Batches per second", "per s", "batches", lambda one: one.out_per_s),
     )
+    source, every_s = f"/outbox/charts?step={step_s}", _EVERY_S[step_s]
     return [
-        Chart(name, title, unit, _times(found, lines), lines)
+        Chart(name, title, unit, _times(found, lines), lines, source, every_s)
         for name, title, unit, label, take in wanted
         for lines in [[_line(found, OUTBOX, take, label)]]
     ]
 
 
-async def reader_charts(call: PageCall, streams: Sequence[str], reader: str) -> list[Chart]:
-    """Return how far behind a reader of some streams is over time, and how fast it reads."""
+async def consumer_charts(call: PageCall, streams: Sequence[str], consumer: str) -> list[Chart]:
+    """Return how far behind a SQL consumer of some streams is over time, and how fast it reads."""
     step_s = step_of(call)
-    series: list[Series] = [("reader", stream, reader) for stream in streams]
+    source, every_s = f"{consumer_link(consumer)}/charts?step={step_s}", _EVERY_S[step_s]
+    reader, drawn = f"consumer:{consumer}", sorted(streams)[:_CHARTED]
+    series: list[Series] = [("reader", stream, reader) for stream in drawn]
     found = await call.served.history.points(series, step_s)
     wanted: tuple[tuple[str, str, str, Callable[[Point], float]], ...] = (
         ("lag", "Waiting messages", "messages", lambda one: one.lag),
         ("rates", "Messages per second", "per s", lambda one: one.out_per_s),
     )
     return [
-        Chart(name, title, unit, _times(found, lines), lines)
+        Chart(name, title, unit, _times(found, lines), lines, source, every_s)
         for name, title, unit, take in wanted
         for lines in [[_line(found, one, take, one[1]) for one in series]]
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -16,6 +15,7 @@ from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import group_link, queue_link
+from headwater.serve.console.positions import moment_of
 from headwater.serve.jobs.letter_sweep import LetterHolder, LetterSweep, SweepPlace
 from headwater.serve.tokens import Scope
 
@@ -102,16 +102,12 @@ def _ms(call: PageCall, name: str) -> int | None:
     text = call.query.get(name, "").strip()
     if not text:
         return None
-    spans = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-    if text[:-1].isdecimal() and text[-1] in spans:
-        return int((time.time() - int(text[:-1]) * spans[text[-1]]) * 1000)
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError:
+    moment = moment_of(text)
+    if moment is None:
         raise InvalidInput(
             f"{name} is a time like 2026-11-17T14:00, or a span before now like 2h, not {text!r}"
-        ) from None
-    return int(moment.replace(tzinfo=moment.tzinfo or dt.UTC).timestamp() * 1000)
+        )
+    return int(moment.timestamp() * 1000)
 
 
 _PAGE: Final = 1000

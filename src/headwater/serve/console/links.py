@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
+
+from headwater.serve.http.messages import Refused
 
 
 def part(name: str) -> str:
     """Spell a name as one part of a path."""
     return quote(name, safe="")
+
+
+def unquoted(name: str) -> str:
+    """Return the name that a part of a path spells; raises Refused, 400."""
+    try:
+        return unquote(name, errors="strict")
+    except UnicodeDecodeError:
+        raise Refused(400, "a name in the path is not UTF-8") from None
 
 
 def query(**given: Any) -> str:

@@ -13,11 +13,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwater.log.types import Retention
-from headwater.serve.console.arrow_values import arrow_text
 from headwater.serve.console.assets import asset_path
 from headwater.serve.console.links import part, query
+from headwater.serve.console.values import hex_dump, line, payload, visible
 
-_SHOWN_BYTES: Final = 4096
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 _AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -38,7 +37,8 @@ def environment() -> Environment:
     made.filters.update(
         exact=exact_time, policy=policy, span=span, json=as_json, hex=hex_dump, python=repr
     )
-    made.filters.update(shell=shlex.quote, score=score, bound=bound)
+    made.filters.update(shell=shlex.quote, score=score, bound=bound, visible=visible, line=line)
+    made.filters.update(mean_size=mean_size)
     made.globals.update(query=query, asset=asset_path, bar_x=list.index)
     return made
 
@@ -69,6 +69,11 @@ def size(value: float) -> str:
     return f"{value:.1f} {_UNITS[-1]}"
 
 
+def mean_size(value: float) -> str:
+    """Spell how many bytes something takes on average."""
+    return f"{value:.1f} B" if value < 1000 else size(value)
+
+
 def age(ms: float | None) -> str:
     """Spell how long something takes or has lasted."""
     if ms is None:
@@ -76,7 +81,8 @@ def age(ms: float | None) -> str:
     seconds = ms / 1000
     if seconds < 0.1:
         return f"{ms:.0f} ms" if ms >= 1 else "0 s"
-    if seconds < 10:
+    # What rounds to 10.0 is spelled as what follows it.
+    if seconds < 9.95:
         return f"{seconds:.1f} s"
     for length, unit in _AGES:
         if seconds >= 2 * length or unit == "s":
@@ -98,15 +104,16 @@ def moment(ms: int | None) -> Markup:
     """Return when something was: how long ago, and the exact time on hover."""
     if not ms:
         return Markup("–")
-    exact = dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
+    iso = dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
     ago = time.time() * 1000 - ms
     words = f"{age(ago)} ago" if ago >= 0 else f"in {age(-ago)}"
-    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, words)
+    return Markup('<time datetime="{0}" title="{1}">{2}</time>').format(iso, exact_time(ms), words)
 
 
 def exact_time(ms: int) -> str:
     """Spell a moment to the millisecond, in UTC."""
-    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat(sep=" ", timespec="milliseconds")
+    moment = dt.datetime.fromtimestamp(ms / 1000, dt.UTC).replace(tzinfo=None)
+    return moment.isoformat(sep=" ", timespec="milliseconds") + " UTC"
 
 
 def span(ms: int) -> str:
@@ -131,37 +138,3 @@ def policy(keep: Retention) -> str:
 def as_json(value: Any) -> str:
     """Spell a value as JSON, for an attribute that a script reads."""
     return json.dumps(value, separators=(",", ":"))
-
-
-def hex_dump(value: bytes) -> str:
-    """Spell bytes as hex beside their characters, 16 in a line; cut where long."""
-    rows = []
-    for at in range(0, min(len(value), _SHOWN_BYTES), 16):
-        row = value[at : at + 16]
-        text = "".join(chr(sign) if 32 <= sign < 127 else "." for sign in row)
-        rows.append(f"{at:06x}  {row.hex(' '):<47}  {text}")
-    return "\n".join(rows)
-
-
-def payload(value: bytes) -> dict[str, Any]:
-    """Return how a value is shown: JSON with its fields in order, text, or hex; cut where long."""
-    cut = value[:_SHOWN_BYTES]
-    more = len(value) - len(cut)
-    try:
-        text = value.decode()
-        shown = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-        return {"kind": "json", "text": shown[:_SHOWN_BYTES], "more": more, "line": _line(text)}
-    except (UnicodeDecodeError, ValueError, RecursionError):
-        pass
-    text = cut.decode("utf-8", "replace")
-    if "\ufffd" not in text and text.isprintable():
-        return {"kind": "text", "text": text, "more": more, "line": _line(text)}
-    table = arrow_text(value)
-    if table is not None:
-        return {"kind": "arrow", "text": table, "more": 0, "line": _line(table.partition("\n")[0])}
-    spelled = cut.hex(" ")
-    return {"kind": "hex", "text": spelled, "more": more, "line": _line(spelled)}
-
-
-def _line(text: str) -> str:
-    return text if len(text) <= 120 else text[:119] + "…"

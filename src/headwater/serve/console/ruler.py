@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from headwater.log.ruler import GroupRuler
 from headwater.log.types import GroupInfo, StreamInfo
+from headwater.serve.console.links import group_link
 
 WIDTH: Final = 1000.0
 LEAST: Final = 2.0
@@ -57,7 +58,7 @@ class Segment(NamedTuple):
 class OutsideReader(NamedTuple):
     """Who reads a stream from outside the log, and the offset that it needs next.
 
-    ``lag_ms`` is the age of the oldest message that waits for it.
+    ``lag_ms`` is the age of the oldest message that waits for it, ``link`` its page.
     """
 
     kind: str
@@ -65,12 +66,13 @@ class OutsideReader(NamedTuple):
     next: int
     note: str = ""
     lag_ms: int = 0
+    link: str = ""
 
 
 class RulerRow(NamedTuple):
     """What became of the offsets for one reader; ``note`` is what else is known of it.
 
-    ``lag_ms`` is the age of the oldest message that waits for a reader outside the log.
+    ``lag_ms`` is the age of the oldest message that waits for it, ``link`` its page.
     """
 
     kind: str
@@ -80,6 +82,7 @@ class RulerRow(NamedTuple):
     info: GroupInfo | None = None
     note: str = ""
     lag_ms: int = 0
+    link: str = ""
 
 
 class RulerPicture(NamedTuple):
@@ -91,6 +94,12 @@ class RulerPicture(NamedTuple):
     focus: list[Segment]
     mark: Segment
     rows: list[RulerRow]
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of segments that are drawn, which are those that a legend names."""
+        drawn = [self.whole, self.focus, *(row.segments for row in self.rows)]
+        return {segment.kind for segments in drawn for segment in segments}
 
 
 def window_of(info: StreamInfo, first: int | None, last: int | None) -> Stretch:
@@ -144,14 +153,14 @@ def _group_row(
     done = "done" if ruler.start else "done, or before the group's start, which is not known"
     segments = _passed(ruler.next, info, window, max(ruler.start, 1), done)
     for low, high in ruler.jumps:
-        segments += _kept(_segment("passed", low, high, window, "passed over by a seek"))
+        segments += _kept(_segment("passed", low, high, window, "skipped by a seek"))
     for low, high in ruler.gaps:
         segments += _kept(_segment("missed", low, high, window, "missed: evicted before read"))
     for one in ruler.pending:
         kind = "due" if one.due_ms <= now_ms else f"pending-{min(one.attempt, _MOST_ATTEMPTS)}"
         wait_s = max(one.due_ms - now_ms, 0) / 1000
         note = f"pending, attempt {one.attempt}, " + (
-            "due again now" if one.due_ms <= now_ms else f"due again in {wait_s:.0f} s"
+            "due for retry now" if one.due_ms <= now_ms else f"retried in {wait_s:.0f} s"
         )
         if one.ranges > 1:
             note = f"{one.ranges:,} pending ranges; the first: {note}"
@@ -159,13 +168,16 @@ def _group_row(
     for low, high, attempt in ruler.dead:
         note = f"dead after {attempt} attempts"
         segments += _kept(_segment("dead", low, high, window, note))
-    return RulerRow("group", facts.name, segments, facts.lag, facts)
+    waits_ms = max(now_ms - facts.new_since_ms, 0) if facts.new_since_ms else 0
+    link = group_link(info.name, facts.name)
+    return RulerRow("group", facts.name, segments, facts.lag, facts, lag_ms=waits_ms, link=link)
 
 
 def _reader_row(reader: OutsideReader, info: StreamInfo, window: Stretch) -> RulerRow:
     lag = max(info.last + 1 - max(reader.next, info.first), 0)
     segments = _passed(reader.next, info, window)
-    return RulerRow(reader.kind, reader.name, segments, lag, None, reader.note, reader.lag_ms)
+    known = (reader.note, reader.lag_ms, reader.link)
+    return RulerRow(reader.kind, reader.name, segments, lag, None, *known)
 
 
 def _passed(
@@ -176,7 +188,7 @@ def _passed(
     return _kept(
         _segment("before", 1, before, window, "before its start: never handed out"),
         _segment("done", before + 1, following - 1, window, done),
-        _segment("new", following, info.last, window, "not handed out yet"),
+        _segment("new", following, info.last, window, "not delivered yet"),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 
@@ -25,6 +25,8 @@ from headwater.serve.console.actions.action import Action
 from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.assets import Asset, find_asset
 from headwater.serve.console.calls import ConsoleFeed, ConsolePage, PageCall
+from headwater.serve.console.links import unquoted
+from headwater.serve.console.pages.sampled import letters_seen
 from headwater.serve.console.pages.table import FEEDS, NAVIGATION, NO_PAGE, PAGES, SOURCES
 from headwater.serve.console.render import render
 from headwater.serve.http.authorization import TOKEN_COOKIE, shown_grant
@@ -120,7 +122,8 @@ class Console:
         if path == HOME + "/sign-in":
             return Admitted(_SigningIn(grant is not None), grant is not None, _FORM_BYTES)
         if grant is None or grant.widest is None:
-            return Admitted(_SigningIn(False), known=False)
+            # A change whose token has expired meanwhile is answered by a page, too.
+            return Admitted(_SigningIn(False), False, _FORM_BYTES if path == HOME + "/act" else 0)
         if path == HOME + "/act":
             return Admitted(_Acting(grant), known=True)
         page, names = self._find(path)
@@ -134,7 +137,7 @@ class Console:
             names = []
             for want, part in zip(pattern, parts, strict=True):
                 if want.startswith("{") and part:
-                    names.append(_unquoted(part))
+                    names.append(unquoted(part))
                 elif want != part:
                     break
             else:
@@ -207,6 +210,7 @@ class Console:
             "root": root,
             "place": place,
             "nav": NAVIGATION,
+            "dead_count": letters_seen(call.served.watch.latest, call.grant),
             "store": call.served.hw.store.where if call.grant.widest else "",
             "report": call.served.facts.report() if whole else None,
             "holder": call.grant.holder,
@@ -215,6 +219,7 @@ class Console:
             "said": call.query.get("said", ""),
             "version": __version__,
             "now": time.strftime("%H:%M:%S UTC", time.gmtime()),
+            "now_at_ms": int(time.time() * 1000),
             "api": call.request.root,
             "here": f"{root}{call.request.path.removeprefix(HOME)}",
             "asked": call.query,
@@ -229,23 +234,23 @@ class Console:
     def _sign_in(self, request: Request, *, known: bool) -> Reply:
         root = request.root + HOME
         call = self._call(request, Grant("nobody", {}))
-        back = call.query.get("back") or request.path
+        form = dict(parse_qsl(request.body.decode("latin-1"), keep_blank_values=True))
+        back = call.query.get("back") or f"{request.path}?{request.query}".rstrip("?")
+        # A change that was sent with a token that has expired is not made after all.
+        back = back if request.method != "POST" else form.get("back") or HOME
         if not back.startswith(HOME) or back.startswith(HOME + "/sign-in"):
             back = HOME
         if request.method != "POST":
             context = {"back": back, "wrong": False, "known": known}
             return self._page(call, "sign_in.html", "", context, 200 if known else 401)
         self._check_own_page(request)
-        form = dict(parse_qsl(request.body.decode("latin-1"), keep_blank_values=True))
         token = form.get("token", "").strip()
         if form.get("out"):
             return _redirect(root, _cookie("", root, age=0))
         grant = shown_grant(self._api.served.tokens, f"Bearer {token}")
         if grant is None:
-            return self._page(call, "sign_in.html", "", {"back": back, "wrong": True}, 401)
+            return self._page(call, "sign_in.html", "", {"back": back, "wrong": bool(token)}, 401)
         log.info("%s signed in to the console", grant.holder)
-        back = form.get("back") or HOME
-        back = back if back.startswith(HOME) else HOME
         secure = (request.headers or {}).get(b"origin", b"").startswith(b"https:")
         return _redirect(root + back.removeprefix(HOME), _cookie(token, root, secure=secure))
 
@@ -275,20 +280,20 @@ class Console:
         if not call.may(action.scope, action.name):
             why = "this server is read-only" if call.read_only else "your token does not allow it"
             raise Refused(403, f"{action.title}: {why}")
-        root = request.root + HOME
+        back = request.root + HOME + action.back
         changed = agreed is not None and not action.is_agreed(agreed)
         if asks or changed:
-            back, curl = root + action.back, action.curl(call.address)
+            curl = action.curl(call.address, token=self.needs_token)
             shown = {"action": action, "back": back, "curl": curl, "changed": changed}
-            status = 409 if changed else 200
-            return self._page(call, "act.html", "", {**shown, "fields": call.query}, status)
+            fields, status = call.query | dict(action.pinned), 409 if changed else 200
+            return self._page(call, "act.html", "", {**shown, "fields": fields}, status)
         reply = await self._made(request, grant, action)
         if reply.status >= 300:
             problem = msgspec.json.decode(reply.body)
             raise Refused(reply.status, f"{action.title}: {problem.get('detail', reply.status)}")
-        back = root + action.back
-        joint = "&" if "?" in back else "?"
-        return _redirect(f"{back}{joint}{urlencode({'said': 'Done: ' + action.title})}")
+        word = "Accepted" if action.is_job else "Done"
+        said = urlencode({"said": f"{word}: {action.title}"})
+        return _redirect(f"{back}{'&' if '?' in back else '?'}{said}")
 
     async def _made(self, request: Request, grant: Grant, action: Action) -> Reply:
         """Make an action by its route of the API, which checks, audits and answers."""
@@ -341,10 +346,3 @@ def _cookie(token: str, path: str, age: int | None = None, *, secure: bool = Fal
     if age is not None:
         words += f"; Max-Age={age}"
     return f"Set-Cookie: {words}\r\n".encode()
-
-
-def _unquoted(part: str) -> str:
-    try:
-        return unquote(part, errors="strict")
-    except UnicodeDecodeError:
-        raise Refused(400, "a name in the path is not UTF-8") from None

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
-from headwater.serve.connections import OpenConnections
+from headwater.serve.connections import HeldBytes, OpenConnections
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.handler import Handler
 from headwater.serve.http.limits import HttpLimits
@@ -50,14 +50,12 @@ class HttpConnection(asyncio.Protocol):
         # What arrived and is not parsed yet, since a request is under way.
         self._ahead = _NOTHING
         self._paused = self._full = False
-        # No request is taken behind the present one.
-        self._ending = False
+        # No request is taken behind the present one, or behind what has arrived.
+        self._ending = self._no_more = False
         # When the time of a client that was refused is over, and what it sent since.
         self._lingers_until = 0.0
         self._discarded = 0
-        # What is counted in all_open as buffered here.
-        self._held = 0
-        self._released = False
+        self._held = HeldBytes(all_open)
         self._idle_since = time.monotonic()
         self._begun_at = 0.0
         self._taking = Taking()
@@ -100,6 +98,17 @@ class HttpConnection(asyncio.Protocol):
                     # Who has shown no token has no reason to send so much without waiting.
                     self.abort()
 
+    def eof_received(self) -> bool:
+        """Answer what a client sent before it closed its side, unless it waits: it may be gone."""
+        self._no_more = True
+        if not self._ending:
+            self._go_on()
+        waits = self._cancel is not None and (self._pump is None or self._pump.endless)
+        # TLS cannot be closed on one side only.
+        tls = self._transport is None or self._transport.get_extra_info("sslcontext") is not None
+        under_way = self._request or self._ahead or self._parser.requests
+        return bool(under_way) and not (waits or tls)
+
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read."""
         self._full = True
@@ -113,8 +122,7 @@ class HttpConnection(asyncio.Protocol):
         self._full = False
         if self._pump is not None:
             self._pump.resume()
-        self._go_on()
-        self._resume()
+        self._go_on_reading()
 
     def _pause(self) -> None:
         if self._transport is not None and not self._paused:
@@ -122,9 +130,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        if not self._paused or self._full or self._parser.requests or self._ahead:
-            return
-        if self._transport is not None:
+        waits = self._full or self._parser.requests or self._ahead
+        if self._paused and not waits and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
 
@@ -147,7 +154,9 @@ class HttpConnection(asyncio.Protocol):
                 self._refuse(parser.refused)
                 return
             if not self._ahead:
-                if parser.begun:
+                if self._no_more:
+                    self._transport.close()
+                elif parser.begun:
                     self._begun_at = self._begun_at or time.monotonic()
                     if parser.wants_continue():
                         self._write(_CONTINUE)
@@ -171,6 +180,8 @@ class HttpConnection(asyncio.Protocol):
             cancel = self._handler.handle(request, answer)
             if self._request is request and self._pump is None:
                 self._cancel = cancel
+                if cancel is not None and self._no_more:
+                    cancel()
         except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
             answer(self._handler.refuse(own_fault(error)))
 
@@ -196,24 +207,25 @@ class HttpConnection(asyncio.Protocol):
         self._ending = self._ending or not request.keep_alive or reply.close
         self._send(reply, bodiless=request.method == "HEAD")
         self._ended()
-        if self._held or len(reply.body) > PIECE_BYTES:
+        if self._held.bytes or len(reply.body) > PIECE_BYTES:
             self._count_held()
 
     def _ended(self) -> None:
         """Close the connection behind its last reply, or go on with the next request."""
         assert self._transport is not None
+        parser = self._parser
         if self._ending:
-            self._parser.drop()
+            parser.drop()
             self._ahead = _NOTHING
             self._transport.close()
-        elif self._ahead or self._parser.requests or self._parser.begun or self._parser.refused:
+        elif self._ahead or parser.requests or parser.begun or parser.refused or self._no_more:
             asyncio.get_running_loop().call_soon(self._go_on_reading)
         else:
             self._resume()
 
     def _stream(self, request: Request, reply: StreamedReply) -> None:
         """Begin a streamed reply; the request stays under way until it has ended."""
-        bodiless = request.method == "HEAD" or (reply.endless and self._ending)
+        bodiless = request.method == "HEAD" or (reply.endless and (self._ending or self._no_more))
         self._ending = self._ending or not (request.keep_alive and request.http11)
         chunked = request.http11 and request.method != "HEAD"
         pump = self._pump = ReplyPump(reply, self._write, self._streamed, chunked=chunked)
@@ -245,7 +257,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse(self, refused: Refused) -> None:
         """Answer with an error and take nothing more; what still comes is discarded."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing() or self._lingers_until:
             return
         reply = self._handler.refuse(refused)
         self._handler.count(reply)
@@ -266,26 +278,15 @@ class HttpConnection(asyncio.Protocol):
     @property
     def sheddable_bytes(self) -> int:
         """How many bytes ``shed`` would free: none of a request that is not answered yet."""
-        return self._held if self._request is None or self._pump is not None else 0
+        return self._held.bytes if self._request is None or self._pump is not None else 0
 
     def _count_held(self) -> None:
         """Count what is buffered here now; this connection may be shed by it, as may others."""
-        if self._released:
-            return
         held = len(self._ahead) + self._parser.held_bytes
-        if self._request is not None:
-            held += len(self._request.body)
+        held += len(self._request.body) if self._request is not None else 0
         if self._transport is not None:
             held += self._transport.get_write_buffer_size()
-        change, self._held = held - self._held, held
-        if change:
-            self._all_open.hold(change)
-
-    def _release(self) -> None:
-        """Count nothing here any more."""
-        self._released = True
-        change, self._held = -self._held, 0
-        self._all_open.hold(change)
+        self._held.count(held)
 
     def _forget(self) -> None:
         """Give up place and bytes, unless a request is still under way."""
@@ -293,7 +294,7 @@ class HttpConnection(asyncio.Protocol):
         self._ahead = _NOTHING
         self._count_held()
         if self._request is None:
-            self._release()
+            self._held.release()
             self._all_open.discard(self)
 
     def shed(self, reason: str) -> None:
@@ -305,7 +306,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._refuse(Refused(503, reason))
             self._transport.close()
-        self._release()
+        self._held.release()
 
     def check_timeout(self, now: float) -> None:
         """Close a connection whose client takes too long to send, to read, or to ask again."""
@@ -320,7 +321,7 @@ class HttpConnection(asyncio.Protocol):
         if self._taking.overdue(unsent, now, limits.reply_ms):
             self.abort()
             return
-        if self._held or unsent:
+        if self._held.bytes or unsent:
             self._count_held()
         if self._request is not None:
             return
@@ -338,9 +339,8 @@ class HttpConnection(asyncio.Protocol):
         self._ending = True
         if self._pump is not None:
             self._pump.finish()
-        parser = self._parser
-        has_more = self._request or parser.begun or parser.requests or self._ahead
-        if self._transport is not None and not has_more:
+        has_more = self._ahead or self._parser.requests or self._parser.begun
+        if self._transport is not None and not (self._request or has_more):
             self._transport.close()
 
     def abort(self) -> None:

@@ -39,6 +39,11 @@ class ReplyPump:
         self._room: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def endless(self) -> bool:
+        """Whether the reply ends only with its client."""
+        return self._reply.endless
+
     def start(self) -> None:
         """Begin to send; what was stopped before ends without a piece."""
         self._task = asyncio.get_running_loop().create_task(self._run())

@@ -2,7 +2,7 @@
 
 A process has a job for ``LEASE_MS`` by the clock of the store, and extends that every second with a
 note of how far it is. A job whose process is killed is taken by another process of the same store,
-or by the next one that starts, and goes on from its last note. A process that ends in order hands
+or by the next one that starts, and continues from its last note. A process that ends in order hands
 its jobs over at once. So a step of a job may be done twice: what a kind of job does must do no
 harm when it is repeated. A process that was silent, because it was suspended or cut off from the
 store, asks whether it still has its job before it acts again: others may have stopped it.
@@ -37,12 +37,14 @@ T = TypeVar("T")
 
 LEASE_MS: Final = 10_000
 # A call begins in the first half of the time for which a process has its job, and waits for a
-# server that is away no longer than the second half.
+# server that is down no longer than the second half.
 _SURE_S: Final = LEASE_MS / 2000
 _NOTE_S: Final = 1.0
-# So often a process looks for jobs that nobody has any more.
+# How often a process looks for jobs that no process has any more.
 _LOOK_S: Final = 5.0
 _MOST_RUNNING: Final = 16
+# How long a process that ends waits until its jobs are noted as free.
+_HAND_OVER_S: Final = 5.0
 
 
 class JobTaken(Exception):
@@ -50,7 +52,7 @@ class JobTaken(Exception):
 
 
 class JobNote(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job is; each kind adds what it needs to go on."""
+    """How far a job is; each kind adds what it needs to continue."""
 
     state: str
     error: str | None = None
@@ -221,8 +223,7 @@ class ServerJobs:
             try:
                 while len(self._held) < _MOST_RUNNING and await self._take():
                     pass
-            except (HeadwaterError, ValueError) as error:
-                # An outage; or a note of another release, whose processes can go on with it.
+            except HeadwaterError as error:
                 log.warning("a job could not be taken over: %s", error)
             await asyncio.sleep(_LOOK_S)
 
@@ -236,8 +237,13 @@ class ServerJobs:
             # This process was silent for too long; its own task ends, as its token is the old one.
             self._held[taken.id][0].end()
             await asyncio.wait([self._held[taken.id][1]])
-        log.info("the job %s (%s) goes on in this process", taken.id, taken.kind)
-        self._hold(taken, asked_s)
+        try:
+            self._hold(taken, asked_s)
+        except ValueError as error:
+            # A note of another release, whose processes can continue with it; others come after it.
+            log.warning("the job %s could not be taken over: %s", taken.id, error)
+        else:
+            log.info("the job %s (%s) continues in this process", taken.id, taken.kind)
         return True
 
     def _hold(self, taken: TakenJob, asked_s: float) -> None:
@@ -271,7 +277,7 @@ class ServerJobs:
         except HeadwaterError as error:
             job.note = _failed(job.note, error)
         except Exception as error:
-            log.exception("a job failed by a fault of the server")
+            log.exception("a job failed because of an error in the server")
             job.note = _failed(job.note, error)
         else:
             if not complete and not job.stop_asked:
@@ -290,16 +296,11 @@ class ServerJobs:
         for job, _ in self._held.values():
             job.end()
         if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_HAND_OVER_S)
+            for task in late:
+                # The store does not answer; the lease of the job ends by itself.
+                task.cancel()
             await asyncio.wait(tasks)
-
-
-def shown_state(job: NotedJob, state: str) -> str:
-    """Return the state of a job as it is shown, by what was noted and who has it."""
-    if job.over:
-        return state
-    if job.is_left:
-        return "lost"
-    return "stopping" if job.stop else state
 
 
 def _failed(note: Any, error: BaseException) -> Any:

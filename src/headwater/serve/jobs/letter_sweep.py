@@ -1,7 +1,7 @@
 """All groups and queues of a store that have dead letters, some at a time, in a fixed order.
 
-Streams come first and then queues, each by name, so that whoever knows the last one that was looked
-at can go on behind it: a page of the console, or a job that another process has begun.
+Streams come first and then queues, each by name, so that a caller that knows the last one can
+continue after it: a page of the console, or a job that another process has begun.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LetterSweep:
 
     @property
     def looked(self) -> int:
-        """How many of them lie behind: they were looked at now, or before this began."""
+        """How many of them are behind: they were looked at now, or before this began."""
         return self._at
 
     @property
@@ -102,7 +102,7 @@ class LetterSweep:
         kind, name, group = self._after
         if kind:
             order = [(_KINDS.index(kind), name) for kind, name in names]
-            # Of a stream of which some groups were looked at, the others are.
+            # If some groups of a stream were looked at, the others are next.
             cut = bisect_left if group else bisect_right
             self._at = cut(order, (_KINDS.index(kind), name))
         return names

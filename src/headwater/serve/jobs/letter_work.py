@@ -16,10 +16,11 @@ from msgspec import Meta
 
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.failures import ALL_LETTERS, LetterFilter
-from headwater.log import letter_walks
+from headwater.log import dead_letters, letter_walks
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.letter_walks import LetterAction
 from headwater.queue import dead_letters as queue_letters
+from headwater.queue.dead_letters import LettersEnd
 from headwater.queue.handles import QueueHandle
 from headwater.serve.api.groups import GivenOffsets, RangeOfOffsets
 from headwater.serve.jobs.engine import HeldJob, JobNote
@@ -35,7 +36,7 @@ _MOST_NAMED: Final = 100_000
 
 
 class LetterPlace(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Where letters lie: a group of a stream, or a queue; all that fit, or some of them.
+    """Where letters are: a group of a stream, or a queue; all that fit, or some of them.
 
     ``offsets`` are those that messages have in the stream, ``ids`` those of messages of the queue.
     """
@@ -72,7 +73,7 @@ class LetterPlace(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
             )
 
     async def count(self, hw: AsyncHeadwater) -> int:
-        """Return how many letters are named, or lie there; raises UnknownGroup."""
+        """Return how many letters are named, or are there; raises UnknownGroup."""
         if self.queue is not None:
             if self.ids is not None:
                 return len(self.ids)
@@ -94,7 +95,7 @@ class LetterNote(JobNote, frozen=True, kw_only=True):
     gone: int = 0
     place: int = 0
     at: int | str | None = None
-    end: int | None = None
+    end: int | LettersEnd | None = None
     found: LetterPlace | None = None
     after: SweepPlace = SweepPlace()
     over: bool = False
@@ -139,7 +140,7 @@ class LetterWork:
         if note.end is None:
             # It is noted before anything is moved.
             return _changed(note, end=await self._end_of(place)), 0.0
-        if place.queue is not None:
+        if isinstance(note.end, LettersEnd):
             after, fitted = await self._queue_step(place, note, note.end)
         elif place.offsets is not None:
             after, fitted = await self._named_step(place, note, note.end)
@@ -159,13 +160,13 @@ class LetterWork:
         place = LetterPlace(stream=name, group=group) if group else LetterPlace(queue=name)
         return _changed(note, after=holder.place, found=place)
 
-    async def _end_of(self, place: LetterPlace) -> int:
+    async def _end_of(self, place: LetterPlace) -> int | LettersEnd:
         """Return where the letters of a place end now."""
         if place.queue is not None:
             handle = QueueHandle(place.queue, set(), "server")
             return await self._job.run(queue_letters.end_of_letters(handle))
         try:
-            return await self._job.run(letter_walks.end_of_letters(_group(place)))
+            return await self._job.run(dead_letters.end_of_letters(_group(place)))
         except UnknownGroup:
             return 0  # it was removed, and its letters with it
 
@@ -185,14 +186,14 @@ class LetterWork:
         return _changed(after, at=step.place), step.fitted
 
     async def _queue_step(
-        self, place: LetterPlace, note: LetterNote, end_ms: int
+        self, place: LetterPlace, note: LetterNote, end: LettersEnd
     ) -> tuple[LetterNote, int]:
         at = note.at.encode("latin-1") if isinstance(note.at, str) else b""
         handle = QueueHandle(place.queue or "", set(), "server")
         ids = None if place.ids is None else frozenset(place.ids)
         matching = self._matching if ids is None else ALL_LETTERS
         step = await self._job.run(
-            queue_letters.walk(handle, self._action, matching, at, end_ms, self._most, ids)
+            queue_letters.walk(handle, self._action, matching, at, end, self._most, ids)
         )
         after = _counted(note, step.looked if ids is None else step.fitted, step.done, 0)
         if step.place is None:

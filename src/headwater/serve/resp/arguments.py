@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from headwater.errors import InvalidInput
+from headwater.serve.resp.commands import wrong_arity
 from headwater.serve.resp.faults import CommandRefused, syntax_error
 
 _MOST_DIGITS = 20
@@ -78,7 +79,7 @@ class Arguments:
 
     def spans(self) -> list[tuple[int, int]]:
         """Return all arguments that are left as ranges: an offset, or start-end."""
-        return [_span_of(word) for word in self.rest()]
+        return [span_of(word) for word in self.rest()]
 
     def end(self) -> None:
         """Refuse what is left."""
@@ -115,7 +116,20 @@ def float_of(word: bytes) -> float:
     return found
 
 
-def _span_of(word: bytes) -> tuple[int, int]:
+def span_of(word: bytes) -> tuple[int, int]:
+    """Return an argument as a range: an offset, or start-end."""
     first, dash, last = word.partition(b"-")
     start = int_of(first)
     return start, int_of(last) if dash else start
+
+
+def scores_of(arguments: Arguments, command: str) -> dict[bytes, float]:
+    """Return all arguments that are left as members with their scores, the lowest of each."""
+    flat = arguments.rest()
+    if not flat or len(flat) % 2:
+        raise wrong_arity(command)
+    lowest: dict[bytes, float] = {}
+    for spelled, member in zip(flat[::2], flat[1::2], strict=True):
+        score = float_of(spelled)
+        lowest[member] = min(score, lowest.get(member, score))
+    return lowest

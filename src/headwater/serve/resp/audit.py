@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from headwater.errors import HeadwaterError
-from headwater.serve.api.audit import AUDIT, AuditNote
+from headwater.serve.api.audit import AUDIT, AuditNote, cause_of
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.session import RespSession
 
@@ -44,8 +44,8 @@ async def audited(
     await note("begun", asked=asked, before=await seen())
     try:
         answer = await work
-    except HeadwaterError as error:
-        await note("failed", error=f"{type(error).__name__}: {error}")
+    except Exception as error:
+        await note("failed", error=cause_of(error))
         raise
     await note("done", after=await seen(), answer=answer)
     return answer

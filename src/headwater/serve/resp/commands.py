@@ -54,7 +54,7 @@ class RespCommand:
     look: Callable[[RespSession, Words], Awaitable[Any]] | None = None
 
     def accepts(self, count: int) -> bool:
-        """Return whether the command may have so many words."""
+        """Return whether the command may have this many words."""
         return count == self.arity if self.arity >= 0 else count >= -self.arity
 
     def names(self, words: Words) -> Sequence[bytes]:

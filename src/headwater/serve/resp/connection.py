@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from headwater.serve.connections import OpenConnections
+from headwater.serve.connections import HeldBytes, OpenConnections
 from headwater.serve.resp.commands import Write
 from headwater.serve.resp.door import Door
 from headwater.serve.resp.faults import error_reply
@@ -22,7 +22,7 @@ from headwater.serve.resp.limits import ANONYMOUS
 from headwater.serve.resp.parsing import CommandParser
 from headwater.serve.resp.pipelining import gather_writes
 from headwater.serve.resp.replies import ErrorReply, encode_reply
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.session import NOT_KNOWN, RespSession
 from headwater.serve.resp.table import call_command, find_command
 
 # So many commands of one client are answered before others have their turn.
@@ -36,8 +36,8 @@ class RespConnection(asyncio.Protocol):
 
     __slots__ = (
         "_ahead", "_all_open", "_begun_at", "_busy", "_door", "_ending", "_full", "_held",
-        "_parser", "_paused", "_released", "_session", "_task", "_to_take", "_to_take_since",
-        "_transport", "_written",
+        "_no_more", "_parser", "_paused", "_session", "_task", "_to_take",
+        "_to_take_since", "_transport", "_written",
     )  # fmt: skip
 
     def __init__(self, all_open: OpenConnections, door: Door) -> None:
@@ -52,8 +52,8 @@ class RespConnection(asyncio.Protocol):
         self._busy = False
         # A command that was looked at while the one before was begun.
         self._ahead: list[bytes] | None = None
-        self._paused = self._full = self._ending = self._released = False
-        self._held = 0
+        self._paused = self._full = self._ending = self._no_more = False
+        self._held = HeldBytes(all_open)
         self._begun_at = 0.0
         # Of replies: bytes written in all, and how many of them had to be taken since when.
         self._written = self._to_take = 0
@@ -77,7 +77,7 @@ class RespConnection(asyncio.Protocol):
         self._door.sessions[self._session.id] = self._session
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Forget the connection; a command that waits is given up, another one goes on."""
+        """Forget the connection; a command that waits is given up, another one continues."""
         self._transport = None
         self._door.sessions.pop(self._session.id, None)
         if self._session.blocked and self._task is not None:
@@ -93,7 +93,7 @@ class RespConnection(asyncio.Protocol):
         self._parser.feed(data)
         if not self._busy:
             self._go_on()
-        if self._busy or self._parser.begun or self._held:
+        if self._busy or self._parser.begun or self._held.bytes:
             self._count_held()
         ahead = self._parser.held_bytes
         if self._session.grant is None:
@@ -103,8 +103,12 @@ class RespConnection(asyncio.Protocol):
             self._pause()
 
     def eof_received(self) -> bool:
-        """Close when the client closes its side: nobody reads an answer then."""
-        return False
+        """Answer what a client has sent before it closed its side, unless it waits; then close."""
+        self._no_more = True
+        self._go_on()
+        # TLS cannot be closed on one side only.
+        tls = self._transport is None or self._transport.get_extra_info("sslcontext") is not None
+        return not (self._ending or self._session.blocked or tls)
 
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read."""
@@ -114,8 +118,7 @@ class RespConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on with the commands of a client that reads again."""
         self._full = False
-        if not self._busy:
-            self._go_on()
+        self._go_on()
 
     def _pause(self) -> None:
         if self._transport is not None and not self._paused:
@@ -144,7 +147,7 @@ class RespConnection(asyncio.Protocol):
             if words is None:
                 if self._parser.fault is not None:
                     replies.append(encode_reply(ErrorReply("ERR", self._parser.fault), 2))
-                    self._ending = True
+                self._ending = self._no_more or self._parser.fault is not None
                 break
             reply = self._begin(words)
             if reply is None:
@@ -153,7 +156,7 @@ class RespConnection(asyncio.Protocol):
                 replies.append(reply)
                 self._ending = session.ending
         else:
-            asyncio.get_running_loop().call_soon(self._go_on_later)
+            asyncio.get_running_loop().call_soon(self._go_on)
         if replies:
             self._send(replies[0] if len(replies) == 1 else b"".join(replies))
         if self._parser.begun:
@@ -164,10 +167,6 @@ class RespConnection(asyncio.Protocol):
             self._transport.close()
         elif self._paused:
             self._resume()
-
-    def _go_on_later(self) -> None:
-        if not self._busy:
-            self._go_on()
 
     def _begin(self, words: list[bytes]) -> bytes | None:
         """Begin a command; returns its reply, or None when that comes later."""
@@ -211,7 +210,7 @@ class RespConnection(asyncio.Protocol):
             reply = encode_reply(found, session.protocol)
         except asyncio.CancelledError:
             self._task = None
-            self._answer(b"")
+            self._answer(b"" if session.may_go_on() else encode_reply(NOT_KNOWN, 2))
             raise
         except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
             reply = encode_reply(error_reply(error), session.protocol)
@@ -239,7 +238,7 @@ class RespConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(done, error, 0)
 
     def _answer(self, reply: bytes) -> None:
-        """Send the reply to the command that was under way, and go on."""
+        """Send the reply to the command that was under way, and continue."""
         self._busy = False
         if self._transport is None:
             self._forget()
@@ -248,22 +247,19 @@ class RespConnection(asyncio.Protocol):
         if self._ending:
             self._transport.close()
             return
-        if self._ahead is not None or self._parser.begun or self._parser.fault is not None:
+        more = self._ahead is not None or self._parser.begun or self._parser.fault is not None
+        if more or self._no_more:
             self._go_on()
         elif self._paused:
             self._resume()
-        if self._held:
+        if self._held.bytes:
             self._count_held()
 
     def _send(self, reply: bytes) -> None:
         assert self._transport is not None
         if len(reply) > self._door.limits.max_reply:
-            reply = encode_reply(
-                ErrorReply(
-                    "ERR", f"the reply has {len(reply)} bytes, which is too much; ask for less"
-                ),
-                2,
-            )
+            why = f"the reply has {len(reply)} bytes, which is too much; ask for less"
+            reply = encode_reply(ErrorReply("ERR", why), 2)
         self._written += len(reply)
         self._transport.write(reply)
 
@@ -272,28 +268,22 @@ class RespConnection(asyncio.Protocol):
     @property
     def sheddable_bytes(self) -> int:
         """How many bytes ``shed`` would free: none of those of a command under way."""
-        return 0 if self._busy else self._held
+        return 0 if self._busy else self._held.bytes
 
     def _count_held(self) -> None:
         """Count what is buffered here now; this connection may be shed by it, as may others."""
-        if self._released:
-            return
         held = self._parser.held_bytes
         if self._transport is not None:
             held += self._transport.get_write_buffer_size()
-        change, self._held = held - self._held, held
-        if change:
-            self._all_open.hold(change)
+        self._held.count(held)
 
     def _forget(self) -> None:
         """Give up place and bytes, unless a command is still under way."""
-        if self._released:
+        if self._held.released:
             return
         self._count_held()
         if not self._busy:
-            self._released = True
-            change, self._held = -self._held, 0
-            self._all_open.hold(change)
+            self._held.release()
             self._all_open.discard(self)
 
     def shed(self, reason: str) -> None:
@@ -319,8 +309,13 @@ class RespConnection(asyncio.Protocol):
                 return
         elif unsent:
             self._to_take, self._to_take_since = self._written, now
-        if self._held or unsent:
+        if self._held.bytes or unsent:
             self._count_held()
+        if self._session.blocked and self._task is not None:
+            if self._no_more:
+                self.finish()
+            elif not self._session.may_go_on():
+                self._task.cancel()
         if self._busy:
             return
         if self._session.grant is None:

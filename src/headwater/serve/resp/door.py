@@ -15,6 +15,7 @@ from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.waiting import Waiting
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
+from headwater.serve.topic_writes import TopicWrites
 
 if TYPE_CHECKING:
     from headwater.serve.resp.session import RespSession
@@ -48,6 +49,7 @@ class Door:
         self.read_only = read_only
         self.change = change
         self.writes = writes
+        self.topic_writes = TopicWrites(client, writes)
         self.waiting = Waiting()
         # Held by all that asks the store and does not wait there: each has a connection to it.
         self.at_store = asyncio.Semaphore(_MOST_CALLS)

@@ -8,11 +8,12 @@ READONLY         the server was started to read only
 NOPROTO          another protocol than RESP2 and RESP3 was asked for
 EXECABORT        MULTI was refused, and so was all that followed it; nothing was done
 NOGROUP          the group has never read
-NOTFOUND         there is no such stream, queue, dirty list or timeline farm
+NOTFOUND         there is no such stream, topic, queue, dirty list or timeline farm
 STALE            a producer's repeat is older than what is remembered
 REUSED           a producer's repeat has other entries than the first time
-WRONGTYPE        something else lies under that key
-TRYAGAIN         the store is away, or refuses for now; nothing was done
+LEASELOST        another consumer of a channel has taken the shard over
+WRONGTYPE        something else is stored under that key
+TRYAGAIN         the store is down, or refuses for now; nothing was done
 OUTCOME-UNKNOWN  the connection to the store broke after a write was sent; it may be done
 LOSTFUTURE       the store has lost messages that were read or written before
 DAMAGED          stored bytes cannot be read
@@ -34,10 +35,12 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.OutcomeUnknown, "OUTCOME-UNKNOWN"),
     (errors.UnknownGroup, "NOGROUP"),
     (errors.UnknownStream, "NOTFOUND"),
+    (errors.UnknownTopic, "NOTFOUND"),
     (errors.UnknownQueue, "NOTFOUND"),
     (errors.UnknownIck, "NOTFOUND"),
     (errors.StaleSequence, "STALE"),
     (errors.ReusedSequence, "REUSED"),
+    (errors.LeaseLost, "LEASELOST"),
     (errors.NotAnIck, "WRONGTYPE"),
     (errors.LostFuture, "LOSTFUTURE"),
     (errors.UnreadableNode, "DAMAGED"),
@@ -47,7 +50,7 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 ERROR_CODES: Final = (
     "ERR", "NOAUTH", "WRONGPASS", "NOPERM", "READONLY", "NOPROTO", "EXECABORT", "NOGROUP",
-    "NOTFOUND", "STALE", "REUSED", "WRONGTYPE",
+    "NOTFOUND", "STALE", "REUSED", "LEASELOST", "WRONGTYPE",
     "TRYAGAIN", "OUTCOME-UNKNOWN", "LOSTFUTURE", "DAMAGED",
 )  # fmt: skip
 

@@ -7,16 +7,17 @@ from typing import Any, Final
 
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
-from headwater.log.types import DeadLetter, Message
+from headwater.log.types import DeadLetter, Message, TopicDeadLetter
 from headwater.serve.resp.arguments import Arguments
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
+from headwater.serve.resp.info_replies import group_facts, stream_facts
 from headwater.serve.resp.message_replies import MessageForm, encode_array, spell_messages
 from headwater.serve.resp.read_options import ReadOptions, start_of
 from headwater.serve.resp.replies import EncodedReply
 from headwater.serve.resp.session import RespSession
 from headwater.serve.tokens import Scope
 
-_LETTERS: Final = 100
+LETTERS: Final = 100
 
 
 async def read_group(
@@ -104,10 +105,11 @@ async def tdead(session: RespSession, words: Words) -> list[list[Any]]:
     """TDEAD: return dead letters."""
     arguments = Arguments(words)
     group = _group(session, arguments)
-    return [_letter(letter) for letter in await group.dead(_count(arguments, _LETTERS))]
+    return [letter_row(letter) for letter in await group.dead(count_of(arguments, LETTERS))]
 
 
-def _letter(letter: DeadLetter) -> list[Any]:
+def letter_row(letter: DeadLetter | TopicDeadLetter) -> list[Any]:
+    """Return what a reply says of a dead letter."""
     cause = letter.cause
     said = None if cause is None else str(cause)
     return [letter.origin, letter.tag, letter.value, letter.attempts, letter.buried_ms, said]
@@ -119,10 +121,11 @@ async def tredrive(session: RespSession, words: Words) -> list[int]:
     group = _group(session, arguments)
     if not arguments:
         return list(await group.redrive())
-    return list(await group.redrive(_count(arguments, 0)))
+    return list(await group.redrive(count_of(arguments, 0)))
 
 
-def _count(arguments: Arguments, otherwise: int) -> int:
+def count_of(arguments: Arguments, otherwise: int) -> int:
+    """Return what COUNT says, if it is given; nothing else may follow."""
     count = arguments.number() if arguments.take_option("COUNT") else otherwise
     arguments.end()
     return count
@@ -134,45 +137,10 @@ async def tinfo(session: RespSession, words: Words) -> dict[str, Any]:
     stream = session.door.writes.stream(arguments.text())
     if not arguments.take_option("GROUP"):
         arguments.end()
-        return await _stream_info(stream)
+        return stream_facts(await stream.info())
     group = stream.group(arguments.text())
     arguments.end()
-    return await _group_info(group)
-
-
-async def _stream_info(stream: AsyncStream) -> dict[str, Any]:
-    found = await stream.info()
-    return {
-        "name": found.name,
-        "first": found.first,
-        "last": found.last,
-        "length": found.length,
-        "bytes": found.bytes,
-        "nodes": found.nodes,
-        "created-ms": found.created_ms,
-        "last-time-ms": found.last_time_ms,
-        "groups": list(found.groups),
-        "readers": dict(found.readers),
-    }
-
-
-async def _group_info(group: AsyncGroup) -> dict[str, Any]:
-    found = await group.info()
-    return {
-        "name": found.name,
-        "next": found.next,
-        "ack-offset": found.ack_offset,
-        "pending": found.pending,
-        "lag": found.lag,
-        "missed": found.missed,
-        "expired": found.expired,
-        "dead": found.dead,
-        "dead-letters": found.dead_letters,
-        "max-pending": found.max_pending,
-        "ordered": found.ordered,
-        "waiting": found.waiting,
-        "members": dict(found.members),
-    }
+    return group_facts(await group.info())
 
 
 def look_at_stream(session: RespSession, words: Words) -> Awaitable[dict[str, Any]]:
@@ -180,7 +148,8 @@ def look_at_stream(session: RespSession, words: Words) -> Awaitable[dict[str, An
     return tinfo(session, [b"TINFO", words[1]])
 
 
-def _look_at_group(session: RespSession, words: Words) -> Awaitable[dict[str, Any]]:
+def look_at_group(session: RespSession, words: Words) -> Awaitable[dict[str, Any]]:
+    """Return where the group of a command stands."""
     return tinfo(session, [b"TINFO", words[1], b"GROUP", words[2]])
 
 
@@ -190,17 +159,17 @@ GROUP_COMMANDS: Final = (
     RespCommand("TACK", -4, Scope.WRITE, -1, _T, f"key group {_OFFSETS}",
                 "Acknowledges messages; returns how many were pending.", tack),
     RespCommand("TNACK", -4, Scope.WRITE, -1, _T, f"key group [DELAY milliseconds] {_OFFSETS}",
-                "Has messages redelivered, at once or later; returns how many.", tnack),
+                "Makes messages due again, at once or later; returns how many.", tnack),
     RespCommand("TEXTEND", -5, Scope.WRITE, -1, _T, f"key group retry-ms {_OFFSETS}",
-                "Has messages redelivered so much later from now; returns how many.", textend),
+                "Extends deadlines to this long from now; returns of how many messages.", textend),
     RespCommand("TSEEK", 4, Scope.ADMIN, -1, _T, "key group FIRST|LAST|offset",
-                "Sets where a group stands, and returns it.", tseek, look=_look_at_group),
+                "Sets the position of a group, and returns it.", tseek, look=look_at_group),
     RespCommand("TDEAD", -3, Scope.READ, -1, _T, "key group [COUNT count]",
                 "Returns the oldest dead letters: [[offset, tag, entry, attempts, buried-ms, "
                 "cause], ...].", tdead),
     RespCommand("TREDRIVE", -3, Scope.ADMIN, -1, _T, "key group [COUNT count]",
-                "Has dead letters redelivered; returns how many, and how many are gone.", tredrive,
-                look=_look_at_group),
+                "Redrives dead letters; returns how many, and how many are gone.", tredrive,
+                look=look_at_group),
     RespCommand("TINFO", -2, Scope.READ, -1, _T, "key [GROUP group]",
-                "Returns where a stream stands, or a group of it.", tinfo),
+                "Returns the state of a stream, or of a group of it.", tinfo),
 )  # fmt: skip

@@ -115,7 +115,7 @@ def leave(session: RespSession, _: Words) -> StatusReply:
 
 
 def reset(session: RespSession, _: Words) -> StatusReply:
-    """RESET: begin anew, as a connection does."""
+    """RESET: start again, as a connection does."""
     session.reset()
     return StatusReply("RESET")
 
@@ -128,12 +128,12 @@ def select(_: RespSession, words: Words) -> StatusReply:
 
 
 def readonly(_: RespSession, __: Words) -> StatusReply:
-    """READONLY and READWRITE: refused as by a server that is no cluster."""
+    """READONLY and READWRITE: refused as by a server that is not a cluster."""
     raise CommandRefused("This instance has cluster support disabled")
 
 
 def client(session: RespSession, words: Words) -> Any:
-    """CLIENT: what clients say of themselves and ask of their connection."""
+    """CLIENT: what clients report about themselves and ask about their connection."""
     subcommand = words[1].upper()
     expected = _CLIENT_WORDS.get(subcommand)
     if expected is None:
@@ -225,7 +225,7 @@ HANDSHAKE: Final = (
                 "Returns PONG, or the message.", ping),
     RespCommand("ECHO", 2, Scope.READ, 0, _C, "message", "Returns the message.", echo),
     RespCommand("QUIT", -1, None, 0, _C, "", "Closes the connection.", leave),
-    RespCommand("RESET", 1, None, 0, _C, "", "Begins anew, as a new connection does.", reset),
+    RespCommand("RESET", 1, None, 0, _C, "", "Resets the connection to its initial state.", reset),
     RespCommand("SELECT", 2, Scope.READ, 0, _C, "index",
                 "Accepts database 0, the only one.", select),
     RespCommand("READONLY", 1, Scope.READ, 0, _C, "",

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from headwater.ick.aio_ick import AsyncIck
 from headwater.ick.limits import Member
-from headwater.serve.resp.arguments import Arguments, float_of
-from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
+from headwater.serve.resp.arguments import Arguments, scores_of
+from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.session import RespSession
 from headwater.serve.tokens import Scope
 
@@ -20,14 +20,8 @@ def _ick(session: RespSession, arguments: Arguments) -> AsyncIck:
 async def ickadd(session: RespSession, words: Words) -> list[int]:
     """ICKADD: mark members as dirty."""
     arguments = Arguments(words)
-    ick, flat = _ick(session, arguments), arguments.rest()
-    if len(flat) % 2:
-        raise wrong_arity("ickadd")
-    lowest: dict[bytes, float] = {}
-    for spelled, member in zip(flat[::2], flat[1::2], strict=True):
-        score = float_of(spelled)
-        lowest[member] = min(score, lowest.get(member, score))
-    return list(await ick.add(lowest))
+    ick = _ick(session, arguments)
+    return list(await ick.add(scores_of(arguments, "ickadd")))
 
 
 async def ickreserve(session: RespSession, words: Words) -> list[Any]:

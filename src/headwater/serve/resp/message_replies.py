@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from headwater.log import arrow_compute as pc
 from headwater.log.reading import FoundRuns
 from headwater.log.runs import PackedRun
 from headwater.log.types import Message
@@ -20,7 +20,7 @@ from headwater.serve.resp.replies import encode_reply
 
 _NULLS: Final = {2: b"*-1\r\n", 3: b"_\r\n"}
 _NO_HEADERS: Final = {2: b"*0\r\n", 3: b"%0\r\n"}
-# From so many messages on, columns are quicker than messages.
+# From this many messages on, columns are faster than messages.
 _MANY: Final = 32
 _BYTES: Final = pa.binary()
 _NOTHING: Final = pa.scalar(b"", _BYTES)
@@ -42,7 +42,7 @@ class MessageForm(NamedTuple):
 
 
 def encode_array(count: int, parts: Iterable[bytes], info: tuple[int, int] | None) -> bytes:
-    """Spell an array of so many messages that are spelled already.
+    """Spell an array of this many messages that are spelled already.
 
     ``info`` is its first element then: the first and last offset of the stream.
     """

@@ -22,7 +22,7 @@ _BESIDES: Final = 64
 _LONGEST_LENGTH: Final = 20
 _STAR, _DOLLAR, _QUOTE, _APOSTROPHE, _BACKSLASH = b"*$\"'\\"
 _ESCAPES: Final = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
-# Words of HTTP: whoever sends them is a browser that was led here, not a client.
+# Words of HTTP: their sender is a browser that was directed here, not a Redis client.
 _HTTP_WORDS: Final = (b"post", b"host:")
 
 
@@ -52,7 +52,7 @@ class CommandParser:
         self.fault: str | None = None
         self._data = b""
         self._at = 0
-        # What arrived since, and is joined once there is enough of it to go on.
+        # What arrived since, and is joined once there is enough of it to continue.
         self._more: list[bytes] = []
         self._more_bytes = 0
         self._need = 1
@@ -162,7 +162,7 @@ class CommandParser:
                 self._need = bulk + 2
                 return None
             if data[stop : stop + 2] != b"\r\n":
-                raise ProtocolFault("Protocol error: expected CRLF behind a bulk string")
+                raise ProtocolFault("Protocol error: expected CRLF after a bulk string")
             arguments.append(data[at:stop])
             at = stop + 2
             bulk = -1
@@ -200,7 +200,7 @@ class CommandParser:
         if len(words) > self.limits.max_arguments:
             raise ProtocolFault("Protocol error: too big inline request")
         if words and words[0].lower() in _HTTP_WORDS:
-            raise ProtocolFault("Protocol error: this is no HTTP server")
+            raise ProtocolFault("Protocol error: this is not an HTTP server")
         return words
 
 
@@ -254,7 +254,7 @@ def split_words(line: bytes) -> list[bytes] | None:
 
 
 def _quoted(line: bytes, at: int, quote: int, word: bytearray) -> int:
-    """Add what stands before the closing quote to a word; returns where to go on, or -1."""
+    """Add what stands before the closing quote to a word; returns where to continue, or -1."""
     end = len(line)
     while at < end:
         sign = line[at]

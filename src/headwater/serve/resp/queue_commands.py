@@ -7,13 +7,14 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from headwater.queue.types import Delivery
+from headwater.serve.api.queues import MAX_POPPED_BYTES
 from headwater.serve.resp.arguments import Arguments, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.faults import CommandRefused, syntax_error
 from headwater.serve.resp.session import RespSession
 from headwater.serve.tokens import Scope
 
-# One call of the store takes at most so many.
+# One call of the store takes at most this many.
 MOST_POPPED: Final = 1000
 
 
@@ -70,7 +71,7 @@ async def qpop(session: RespSession, words: Words) -> list[list[Any]]:
         raise CommandRefused(f"COUNT may be up to {MOST_POPPED}; pop again for more")
 
     async def pop(block_ms: float) -> list[Delivery]:
-        return await queue.pop(count, ack_ms=ack_ms, block_ms=block_ms)
+        return await queue.pop(count, ack_ms=ack_ms, block_ms=block_ms, max_bytes=MAX_POPPED_BYTES)
 
     if block_ms and count:
         with session.may_wait():
@@ -129,16 +130,16 @@ QUEUE_COMMANDS: Final = (
                 "Puts messages into a queue, all or none; returns the id, or ids.", qpush),
     RespCommand("QPOP", -2, Scope.WRITE, -1, _Q,
                 "key [COUNT count] [BLOCK milliseconds] [RETRY retry-ms] [WITHHEADERS]",
-                "Takes messages: [[id, value, attempt, receipt], ...], and their headers as a map "
-                "behind that when asked for. With RETRY they are redelivered unless acknowledged "
-                "in time.", qpop, blocking=True),
+                "Takes messages, no more once they have 4 MiB: [[id, value, attempt, receipt], "
+                "...], and their headers as a map after that if asked for. With RETRY they are "
+                "redelivered unless acknowledged in time.", qpop, blocking=True),
     RespCommand("QACK", -3, Scope.WRITE, -1, _Q, "key receipt [receipt ...]",
                 "Acknowledges messages; returns how many were still this consumer's.", qack),
     RespCommand("QNACK", -3, Scope.WRITE, -1, _Q,
                 "key [DELAY milliseconds] receipt [receipt ...]",
-                "Gives messages back as failed; returns how many.", qnack),
+                "Returns messages to the queue as failed; returns how many.", qnack),
     RespCommand("QEXTEND", -4, Scope.WRITE, -1, _Q, "key retry-ms receipt [receipt ...]",
-                "Sets the deadline so much later from now; returns for how many.", qextend),
+                "Sets the deadline to this long from now; returns for how many.", qextend),
     RespCommand("QSTATS", 2, Scope.READ, -1, _Q, "key",
-                "Returns how a queue stands.", qstats),
+                "Returns the state of a queue.", qstats),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a TREAD asks for."""
+"""What a TREAD or a TPREAD asks for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwater.serve.resp.faults import syntax_error
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a TREAD asks for."""
+    """What is asked for; a TPREAD has no offset."""
 
     stream: str
     offset: int
@@ -34,8 +34,25 @@ class ReadOptions:
 def read_options(words: Words) -> ReadOptions:
     """Read the arguments of a TREAD; raises CommandRefused."""
     arguments = Arguments(words)
-    found: dict[str, Any] = {}
     name, offset, count = arguments.text(), arguments.number(), arguments.number()
+    found = _options(arguments)
+    if "group" not in found and found.keys() & _OF_GROUPS:
+        raise syntax_error()
+    return ReadOptions(name, offset, count, **found)
+
+
+def topic_read_options(words: Words) -> ReadOptions:
+    """Read the arguments of a TPREAD; raises CommandRefused."""
+    arguments = Arguments(words)
+    name, group, count = arguments.text(), arguments.text(), arguments.number()
+    found = _options(arguments)
+    if found.keys() & {"group", "with_info"}:
+        raise syntax_error()
+    return ReadOptions(name, 0, count, group=group, **found)
+
+
+def _options(arguments: Arguments) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for option in arguments.options():
         match option:
             case "BLOCK":
@@ -44,7 +61,7 @@ def read_options(words: Words) -> ReadOptions:
                 found["group"] = arguments.text()
             case "RETRY":
                 found["retry_ms"] = arguments.number()
-                # 0 is never, as there is no other way to write that.
+                # 0 means never, as there is no other way to write that.
                 found["expire_ms"] = arguments.number() or None
             case "WITHINFO":
                 found["with_info"] = True
@@ -62,9 +79,7 @@ def read_options(words: Words) -> ReadOptions:
                 found["ordered"] = True
             case _:
                 raise syntax_error()
-    if "group" not in found and found.keys() & _OF_GROUPS:
-        raise syntax_error()
-    return ReadOptions(name, offset, count, **found)
+    return found
 
 
 _OF_GROUPS: Final = {

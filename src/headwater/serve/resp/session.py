@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.serve.resp.faults import CommandRefused
+from headwater.serve.resp.replies import ErrorReply
 from headwater.serve.tokens import EVERYBODY, Grant, Scope
 
 if TYPE_CHECKING:
     from headwater.serve.resp.commands import RespCommand, Words
     from headwater.serve.resp.door import Door
+
+NOT_KNOWN: Final = ErrorReply("NOAUTH", "Authentication required.")
 
 
 class RespSession:
@@ -47,15 +50,22 @@ class RespSession:
         if needed is None:
             return
         grant = self.grant
-        if grant is None or not self.door.tokens.still(grant):
-            self.grant = None
-            raise CommandRefused("Authentication required.", "NOAUTH")
+        if grant is None or not self.may_go_on():
+            raise CommandRefused(NOT_KNOWN.text, NOT_KNOWN.code)
         if needed > Scope.READ and command.keys and self.door.read_only:
-            raise CommandRefused("this server only reads; ask one that writes, too", "READONLY")
+            raise CommandRefused(
+                "this server is read-only; use another one for changes", "READONLY"
+            )
         if not command.keys and needed > Scope.READ and not grant.everywhere(needed):
             raise self._denied(needed, command.name, "everything")
         for name in command.names(words):
             self.check(needed, name, command.name)
+
+    def may_go_on(self) -> bool:
+        """Return whether the token of the client is in force; forgets one that was revoked."""
+        if self.grant is not None and not self.door.tokens.still(self.grant):
+            self.grant = None
+        return self.grant is not None
 
     def check(self, needed: Scope, name: bytes, command: str) -> None:
         """Raise CommandRefused unless the token of the client has a scope on a name."""

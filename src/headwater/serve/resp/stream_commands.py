@@ -6,80 +6,40 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Final
 
-from headwater.errors import InvalidInput
 from headwater.log.aio_stream import AsyncStream
-from headwater.log.limits import MAX_TAG_BYTES
 from headwater.log.reading import read_runs
-from headwater.serve.resp.arguments import Arguments, int_of, text_of
-from headwater.serve.resp.commands import RespCommand, Words, Write, wrong_arity
+from headwater.serve.resp.arguments import int_of, text_of
+from headwater.serve.resp.commands import RespCommand, Words, Write
 from headwater.serve.resp.door import Door
-from headwater.serve.resp.faults import syntax_error
 from headwater.serve.resp.group_commands import look_at_stream, read_group
 from headwater.serve.resp.message_replies import MessageForm, encode_array, spell_runs
 from headwater.serve.resp.read_options import ReadOptions, read_options
 from headwater.serve.resp.replies import EncodedReply
 from headwater.serve.resp.session import RespSession
-from headwater.serve.stream_writes import Entries
+from headwater.serve.resp.write_options import WriteOptions, write_options
 from headwater.serve.tokens import Scope
 
-# A read returns fewer messages than asked for once it has so many bytes.
+# A read returns fewer messages than asked for once it has this many bytes.
 READ_BYTES: Final = 4 << 20
 _STEP: Final = 1000
 
 
 def twrite(session: RespSession, words: Words) -> Write | Awaitable[int]:
     """TWRITE: append one entry, or several."""
-    if len(words) == 4:
-        tag, value = words[2], words[3]
-        return Write(text_of(words[1]), [(_tag_of(tag), value)], len(tag) + len(value))
-    arguments = Arguments(words)
-    name = arguments.text()
-    backlog = producer = sequence = None
-    headers: dict[str, bytes] = {}
-    for option in arguments.options():
-        if option == "BACKLOG":
-            backlog = arguments.number()
-        elif option == "PRODUCER":
-            producer, sequence = arguments.text(), arguments.number()
-        elif option == "HEADERS":
-            headers = arguments.pairs()
-        elif option == "ENTRIES":
-            break
-        else:
-            raise syntax_error()
-    flat = arguments.rest()
-    if not flat or len(flat) % 2:
-        raise wrong_arity("twrite")
-    size = sum(map(len, flat))
-    entries: Entries = [
-        (_tag_of(tag), value) for tag, value in zip(flat[::2], flat[1::2], strict=True)
-    ]
-    if headers:
-        entries = [(*entry, headers) for entry in entries]
-        size += len(entries) * sum(len(name) + len(value) for name, value in headers.items())
-    if backlog is None and producer is None:
-        return Write(name, entries, size)
-    stream = session.door.writes.stream(name)
-    return _write(stream, entries, backlog, producer, sequence)
+    asked = write_options(words)
+    if asked.alone:
+        return Write(asked.name, asked.entries, asked.size)
+    return _write(session.door.writes.stream(asked.name), asked)
 
 
-async def _write(
-    stream: AsyncStream,
-    entries: Entries,
-    backlog: int | None,
-    producer: str | None,
-    sequence: int | None,
-) -> int:
+async def _write(stream: AsyncStream, asked: WriteOptions) -> int:
     written = await stream.write_many(
-        entries, backlog=backlog, producer=producer, sequence=sequence
+        asked.entries,
+        backlog=asked.backlog,
+        producer=asked.producer,
+        sequence=asked.sequence,
     )
     return written.start
-
-
-def _tag_of(tag: bytes) -> str:
-    if len(tag) > MAX_TAG_BYTES:
-        raise InvalidInput(f"a tag may have {MAX_TAG_BYTES} bytes, not {len(tag)}; make it smaller")
-    return text_of(tag)
 
 
 def tread(session: RespSession, words: Words) -> Awaitable[EncodedReply]:
@@ -120,7 +80,7 @@ async def _read(session: RespSession, stream: AsyncStream, options: ReadOptions)
 async def _spelled(
     door: Door, options: ReadOptions, form: MessageForm
 ) -> tuple[int, list[bytes], tuple[int, int]]:
-    """Read up to so many messages, or bytes; returns how many, spelled, and the stream's bounds."""
+    """Read up to a number of messages or bytes; returns how many, encoded, and the bounds."""
     if not options.count and options.with_info:
         found = await door.writes.stream(options.stream).read(options.offset, 0, with_info=True)
         return 0, [], (found.first, found.last)
@@ -128,11 +88,11 @@ async def _spelled(
     count, parts, bounds = 0, list[bytes](), None
     while bounds is None or (count < options.count and sum(map(len, parts)) < READ_BYTES):
         at, step = options.offset + count, min(options.count - count, _STEP)
-        runs = await door.client.store.run(read_runs(stream, at, step))
+        runs = await door.client.store.run(read_runs(stream, at, step, whole=False))
         parts += spell_runs(runs, at, form)
         count += runs.places
         bounds = bounds or (runs.first, runs.last)
-        if runs.places < step:
+        if not runs.places or at + runs.places > runs.last:
             break
     return count, parts, bounds
 
@@ -156,7 +116,7 @@ STREAM_COMMANDS: Final = (
                 "key offset count [BLOCK milliseconds] [GROUP group] [RETRY retry-ms expire-ms] "
                 "[START FIRST|LAST|offset] [MAXPENDING n] [DEADLETTERS] [ORDERED] "
                 "[WITHATTEMPT] [WITHHEADERS] [WITHINFO]",
-                "Returns messages from an offset on, or those that a group hands out.", tread,
+                "Returns messages from an offset on, or those that a group delivers.", tread,
                 blocking=True, wider=_scope_of_read),
     RespCommand("TEVICT", 3, Scope.ADMIN, -1, "stream", "key offset",
                 "Removes messages up to an offset, or all but the newest -offset.", tevict,

@@ -17,7 +17,7 @@ from headwater.serve.resp.replies import StatusReply
 _PIECES: Final = re.compile(r"\[|\]|[^\s\[\]]+")
 _NUMBERS: Final = (
     "offset", "count", "pairs", "milliseconds", "retry-ms", "expire-ms", "n", "priority", "index",
-    "limit", "protover",
+    "limit", "protover", "partitions", "unix-ms",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headwater.serve.resp.audit import audited
+from headwater.serve.resp.channel_commands import CHANNEL_COMMANDS
 from headwater.serve.resp.commands import (
     RespCommand,
     Words,
@@ -17,10 +18,12 @@ from headwater.serve.resp.group_commands import GROUP_COMMANDS
 from headwater.serve.resp.handshake import HANDSHAKE
 from headwater.serve.resp.ick_commands import ICK_COMMANDS
 from headwater.serve.resp.introspection import Introspection
+from headwater.serve.resp.limit_commands import LIMIT_COMMANDS
 from headwater.serve.resp.queue_commands import QUEUE_COMMANDS
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.stream_commands import STREAM_COMMANDS
 from headwater.serve.resp.timeline_commands import TIMELINE_COMMANDS
+from headwater.serve.resp.topic_commands import TOPIC_COMMANDS
 from headwater.serve.resp.transactions import ENDS_TRANSACTION, TRANSACTION_COMMANDS
 
 _introspection = Introspection()
@@ -30,9 +33,12 @@ COMMANDS: Final = table_of(
     _introspection.commands(),
     STREAM_COMMANDS,
     GROUP_COMMANDS,
+    TOPIC_COMMANDS,
     QUEUE_COMMANDS,
     ICK_COMMANDS,
+    CHANNEL_COMMANDS,
     TIMELINE_COMMANDS,
+    LIMIT_COMMANDS,
 )
 _introspection.table = COMMANDS
 

@@ -46,7 +46,7 @@ def discard(session: RespSession, _: Words) -> StatusReply:
 _T = "transactions"
 TRANSACTION_COMMANDS: Final = (
     RespCommand("MULTI", 1, Scope.READ, 0, _T, "",
-                "Refused; commands behind it are refused, too, until the transaction ends.", multi),
+                "Refused; commands after it are refused, too, until the transaction ends.", multi),
     RespCommand("EXEC", 1, Scope.READ, 0, _T, "",
                 "Ends a refused transaction, of which nothing was run, by EXECABORT.", execute),
     RespCommand("DISCARD", 1, Scope.READ, 0, _T, "",

@@ -2,8 +2,8 @@
 
 Readers of a stream share one wait for its end; those that the same write wakes share what they
 read, if they asked for the same. Members of a group, and consumers of a queue, stand in line: the
-first few wait at the store, which serves them in turn, the others behind them here. Whoever goes
-away leaves the line at once.
+first few wait at the store, which serves them in turn, the others behind them here. A client that
+disconnects leaves the line at once.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Line:
             return await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.result():
-                # Called forward and cancelled in one moment: somebody else has the turn.
+                # Called and cancelled at the same moment: another one gets the turn.
                 self._ahead -= 1
                 self._call_next()
             raise
@@ -201,7 +201,7 @@ class Waiting:
     def covers(self, stream: str, offset: int) -> bool:
         """Return whether a wait is under way that notices whatever comes at an offset.
 
-        Then whoever wants to wait for it need not look first.
+        Then a reader that wants to wait for it need not look first.
         """
         end = self._ends.get(stream)
         return end is not None and end.covers(offset)

@@ -70,7 +70,7 @@ class ServerMetrics(RoshiMetrics):
 
 
 def shared_memory(processes: int) -> memoryview[int]:
-    """Return memory for the metrics of so many processes, which stays shared across a fork."""
+    """Return memory for the metrics of this many processes, which stays shared across a fork."""
     return memoryview(mmap.mmap(-1, processes * _PLACES * 8)).cast("q")
 
 

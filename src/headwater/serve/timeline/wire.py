@@ -3,7 +3,7 @@
 Tuples come as ``[{"key", "score", "member"}]``, keys to select as a JSON list or as parameters
 ``key`` of the query. Records go out by the raw key. JSON has text only, so a key that is not UTF-8
 stands there as ``base64:`` and its base64; so does one that begins with ``base64:`` itself, and
-hence no two keys become the same name. Each record has its key in plain base64 all the same.
+hence no two keys become the same name. Each record also has its key in plain base64.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def read_keys(body: bytes | bytearray, query: SelectParameters, max_size: int) -
 
 
 def check_keys(keys: list[bytes], query: SelectParameters, max_size: int) -> list[bytes]:
-    """Return keys of which a farm may be asked for so many records; raises InvalidInput."""
+    """Return keys of which a farm may be asked for this many records; raises InvalidInput."""
     for key in keys:
         if len(key) > MAX_KEY_BYTES:
             encode(key, "key")

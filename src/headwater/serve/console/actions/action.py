@@ -22,7 +22,10 @@ class Action(NamedTuple):
 
     ``bill`` are sentences that say what it will do, with counts. ``name`` is the object that the
     scope is needed on; ``back`` the page from which it was asked for. ``counts`` are the numbers of
-    the bill that matter: how much would be changed.
+    the bill that matter: how much would be changed. ``cli`` is a line for a shell, ``python`` one
+    for a program that has ``hw``, and with ``sql`` also ``engine``, a database. ``pinned`` are
+    fields of the form as the bill understood them: steps and spans mean something else a second
+    later. ``is_job``: a server does it in the background, and it is not done when it is accepted.
     """
 
     title: str
@@ -37,6 +40,9 @@ class Action(NamedTuple):
     back: str
     careful: bool = False
     counts: tuple[int, ...] = ()
+    sql: bool = False
+    pinned: tuple[tuple[str, str], ...] = ()
+    is_job: bool = False
 
     @property
     def agreement(self) -> str:
@@ -60,13 +66,27 @@ class Action(NamedTuple):
             for old, new in zip(before, self.counts, strict=True)
         )
 
-    def curl(self, address: str) -> str:
-        """Return the same as a request of HTTP to a server."""
+    def curl(self, address: str, *, token: bool) -> str:
+        """Return the same as a request of HTTP to a server, which asks for a token or not."""
         words = ["curl", "-X", self.method]
         if self.body is not None:
             words += ["-H", "content-type: application/json", "-d", json.dumps(self.body)]
         words.append(f"{address}{self.path}")
-        return shlex.join(words)
+        # The shell is to put the token in: it is quoted by other marks than the rest.
+        sent = ' -H "authorization: Bearer $HEADWATER_TOKEN"' if token else ""
+        return shlex.join(words) + sent
+
+    @property
+    def program(self) -> str:
+        """The same as a program of Python."""
+        lines = ["import headwater"]
+        if self.sql:
+            lines = ["import os", "", *lines, "import sqlalchemy", ""]
+            lines += ["from headwater.outbox import Consumer"]
+        lines += ["", "hw = headwater.connect()"]
+        if self.sql:
+            lines += ['engine = sqlalchemy.create_engine(os.environ["HEADWATER_DB"])']
+        return "\n".join([*lines, self.python])
 
 
 Prepare: TypeAlias = Callable[[PageCall], Awaitable[Action]]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from headwater.errors import InvalidInput, UnknownConsumer
-from headwater.serve.console.actions.action import Action, cli_words, given, place_of
+from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import consumer_link, part
+from headwater.serve.console.positions import position_of
 from headwater.serve.console.render import number
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
@@ -32,41 +33,43 @@ async def _place(call: PageCall) -> ConsumerPlace:
 
 def _python(place: ConsumerPlace, rest: str) -> str:
     one = place.checkpoint
-    return f"Consumer({one.consumer!r}, {one.stream!r}, engine, hw, handler).{rest}"
+    return f"Consumer({one.consumer!r}, [{one.stream!r}], engine, hw, print).{rest}"
 
 
 async def seek_consumer(call: PageCall) -> Action:
     """Set where a consumer goes on, with a bill of what it handles again or never."""
-    to = place_of(given(call, "to"))
     place = await _place(call)
     one = place.checkpoint
+    to = await position_of(call, one.stream, given(call, "to"), one.next_offset)
     info = await call.hw.stream(one.stream).info()
     target = {"first": info.first, "last": info.last + 1}.get(str(to), to)
     assert isinstance(target, int)
     distance = target - one.next_offset
     if distance < 0:
         words = f"It handles {number(-distance)} messages again. Effects that are committed stay: "
-        words += "bring its state to what it was at that offset first."
+        words += "restore the state of that offset first, unless the handler is idempotent."
     elif distance:
-        words = f"It passes over {number(distance)} messages, and never handles them."
+        words = f"It skips {number(distance)} messages and never handles them."
     else:
-        words = "It is there already: this changes nothing."
+        words = "It is already there; nothing changes."
     return Action(
         title=f"Seek {one.consumer} on {one.stream} to {number(target)}",
         scope=Scope.ADMIN,
         name=one.consumer,
         bill=[
-            f"The consumer is at {number(one.next_offset)}, and goes on at {number(target)}.",
+            f"The consumer is at {number(one.next_offset)} and continues at {number(target)}.",
             words,
-            "A process that runs it follows with its next batch, or within about two seconds.",
+            "A running process follows with its next batch, or within about two seconds.",
         ],
         method="POST",
         path=f"/v1/consumers/{part(one.consumer)}/seek",
         body={"to": to, "stream": one.stream},
         cli=cli_words("consumer", "seek", one.consumer, to, "--stream", one.stream),
-        python=_python(place, f"seek({to!r})"),
+        python=_python(place, f"seek({to!r}, stream={one.stream!r})"),
         back=consumer_link(one.consumer),
         careful=distance != 0,
+        sql=True,
+        pinned=(("to", str(to)),),
     )
 
 
@@ -75,14 +78,14 @@ async def forget_consumer(call: PageCall) -> Action:
     place = await _place(call)
     one = place.checkpoint
     return Action(
-        title=f"Forget {one.consumer} on {one.stream}",
+        title=f"Stop retaining messages of {one.stream} for {one.consumer}",
         scope=Scope.ADMIN,
         name=one.consumer,
         bill=[
-            "Retention waits for it no longer, until it runs again. Its position stays in the "
+            "Retention stops waiting for it until it runs again. Its position stays in the "
             "database.",
-            f"{number(place.lag)} messages that it has not handled may be evicted, which it "
-            "would be told as a gap.",
+            f"{number(place.lag)} messages that it has not handled may be evicted; it would then "
+            "report a gap.",
         ],
         method="POST",
         path=f"/v1/consumers/{part(one.consumer)}/forget",
@@ -99,14 +102,14 @@ async def remove_consumer(call: PageCall) -> Action:
     place = await _place(call)
     one = place.checkpoint
     return Action(
-        title=f"Remove {one.consumer} on {one.stream}",
+        title=f"Remove the position of {one.consumer} on {one.stream}",
         scope=Scope.ADMIN,
         name=one.consumer,
         bill=[
             f"This removes its position, {number(one.next_offset)}, from the database; "
             f"{number(place.lag)} messages wait for it. Effects that are committed stay.",
-            "A process that still runs it ends with CheckpointRemoved; one that starts begins "
-            "anew, where its declaration says.",
+            "A process that still runs it stops with CheckpointRemoved. One that starts later "
+            "begins where its declaration says.",
         ],
         method="DELETE",
         path=f"/v1/consumers/{part(one.consumer)}?{urlencode({'stream': one.stream})}",
@@ -115,6 +118,7 @@ async def remove_consumer(call: PageCall) -> Action:
         python=_python(place, "remove()"),
         back="/consumers",
         careful=True,
+        sql=True,
     )
 
 
@@ -130,13 +134,13 @@ async def discard_consumer_letters(call: PageCall) -> Action:
         bill=[
             f"This evicts {number(info.length)} dead letters of {place.checkpoint.consumer} on "
             f"{place.checkpoint.stream} for good, which are messages {number(info.first)} to "
-            f"{number(info.last)} of the stream {name}. Letters that come later stay.",
+            f"{number(info.last)} of the stream {name}. Dead letters that come later stay.",
             "The messages themselves stay in their stream.",
         ],
         method="POST",
         path=f"/v1/streams/{part(name)}/evict",
         body={"up_to": info.last},
-        cli=cli_words("stream", "evict", name, info.last),
+        cli=cli_words("stream", "evict", name, info.last, "--yes"),
         python=f"hw.stream({name!r}).evict({info.last})",
         back=consumer_link(place.checkpoint.consumer),
         careful=True,

@@ -12,6 +12,7 @@ from headwater.serve.console.actions.action import Action, cli_words, given, pla
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import group_link, part, stream_link
 from headwater.serve.console.pages.groups import rate_of
+from headwater.serve.console.positions import position_of
 from headwater.serve.console.render import age, number, size
 from headwater.serve.tokens import Scope
 
@@ -27,7 +28,7 @@ async def _group(call: PageCall) -> tuple[str, str, GroupInfo]:
 async def seek(call: PageCall) -> Action:
     """Move a group to an offset, with a bill of what that hands out again or skips."""
     stream, group, facts = await _group(call)
-    to = place_of(given(call, "to"))
+    to = await position_of(call, stream, given(call, "to"), facts.next)
     info = await call.hw.stream(stream).info()
     target = {"first": info.first, "last": info.last + 1}.get(to, to) if isinstance(to, str) else to
     target = int(target)
@@ -36,18 +37,26 @@ async def seek(call: PageCall) -> Action:
     bill = []
     if again:
         each = info.bytes / info.length if info.length else 0
+        held, most = await _pending_in(call, stream, group, target, facts.next - 1)
+        kept = f"; {most}{number(held)} of them are pending now and become new" if held else ""
         bill.append(
-            f"This hands out {number(again)} messages again, about {size(again * each)}, of which "
-            f"{number(facts.pending)} are pending now and become new."
+            f"This delivers {number(again)} messages again, about {size(again * each)}{kept}."
         )
+        dropped = max(facts.pending - held, 0)
+    else:
+        dropped, most = facts.pending, ""
     if skipped:
-        bill.append(f"This skips {number(skipped)} messages, which the group will not get.")
-    if facts.pending and not again:
-        bill.append(f"{number(facts.pending)} pending messages are forgotten.")
+        bill.append(f"This skips {number(skipped)} messages; the group will not get them.")
+    if dropped:
+        words = "at least " if most else ""
+        bill.append(
+            f"It drops {words}{number(dropped)} pending messages before that offset: they count as "
+            "done without being handled."
+        )
     if not bill:
-        bill.append("The group stands there already; nothing changes.")
+        bill.append("The group is already there; nothing changes.")
     left = max(info.last + 1 - target, 0)
-    bill.append(f"{number(left)} messages are then before it. Members keep working.")
+    bill.append(f"The group then has {number(left)} messages to handle. Members keep working.")
     bill.append(await _until_level(call, stream, group, left))
     return Action(
         title=f"Seek {group} of {stream} to {to if isinstance(to, str) else number(to)}",
@@ -61,19 +70,33 @@ async def seek(call: PageCall) -> Action:
         python=f"hw.stream({stream!r}).group({group!r}).seek({to!r})",
         back=group_link(stream, group),
         counts=(again, skipped),
+        pinned=(("to", str(to)),),
     )
+
+
+async def _pending_in(
+    call: PageCall, stream: str, group: str, first: int, last: int
+) -> tuple[int, str]:
+    """Return how many messages of a part are pending, and "up to " where that is not exact."""
+    handle = GroupHandle(StreamHandle(stream, set()), group, "console")
+    drawn = await call.hw.store.run(group_ruler(handle, first, last, _RANGES))
+    spans = [] if drawn is None else drawn.pending
+    held = sum(min(one.last, last) - max(one.first, first) + 1 for one in spans)
+    return held, "up to " if any(one.ranges > 1 for one in spans) else ""
 
 
 async def _until_level(call: PageCall, stream: str, group: str, left: int) -> str:
     """Say how long a group takes for what lies before it, by how fast it was lately."""
     rate = await rate_of(call, stream, group)
     if not left:
-        return "The group is level then."
+        return "The group is then up to date."
+    if rate is None:
+        return "How long that takes is unknown: no history of the group's rate is recorded."
     if rate <= 0:
-        return "How long that takes is not known: the group did nothing in the last 10 minutes."
+        return "How long that takes is unknown: the group handled nothing in the last 10 minutes."
     return (
-        f"At its rate of the last 10 minutes, {number(round(rate, 1))}/s, the group has done that "
-        f"in about {age(left / rate * 1000)}, without what comes meanwhile."
+        f"At its rate of the last 10 minutes, {number(round(rate, 1))}/s, that takes about "
+        f"{age(left / rate * 1000)}, not counting new messages."
     )
 
 
@@ -82,10 +105,10 @@ async def group_state(call: PageCall) -> Action:
     stream, group, facts = await _group(call)
     word = "resume" if facts.paused else "pause"
     effect = (
-        "Members are served again, blocked ones at once."
+        "Members get messages again, waiting ones at once."
         if facts.paused
-        else "Members get nothing until it is resumed. What they hold they may acknowledge; what "
-        "expires is given up all the same."
+        else "Members get no messages until it is resumed. They can still acknowledge what they "
+        "have; messages that expire still become dead letters."
     )
     return Action(
         title=f"{word.title()} {group} of {stream}",
@@ -94,7 +117,7 @@ async def group_state(call: PageCall) -> Action:
         bill=[
             effect,
             f"{number(facts.lag)} messages are new, {number(facts.pending)} pending; "
-            f"{len(facts.members)} members were seen, {number(facts.waiting)} wait.",
+            f"{len(facts.members)} members seen, {number(facts.waiting)} of them waiting.",
         ],
         method="PUT",
         path=f"/v1/streams/{part(stream)}/groups/{part(group)}/state",
@@ -114,11 +137,7 @@ async def settle_pending(call: PageCall) -> Action:
     first, last = place_of(given(call, "first")), place_of(given(call, "last"))
     if isinstance(first, str) or isinstance(last, str) or not 0 < first <= last:
         raise InvalidInput("first and last are offsets, the lower one first")
-    handle = GroupHandle(StreamHandle(stream, set()), group, "console")
-    drawn = await call.hw.store.run(group_ruler(handle, first, last, _RANGES))
-    spans = [] if drawn is None else drawn.pending
-    held = sum(min(one.last, last) - max(one.first, first) + 1 for one in spans)
-    most = "up to " if any(one.ranges > 1 for one in spans) else ""
+    held, most = await _pending_in(call, stream, group, first, last)
     span = f"{number(first)} – {number(last)}"
     skips = word == "skip"
     return Action(
@@ -127,10 +146,11 @@ async def settle_pending(call: PageCall) -> Action:
         name=stream,
         bill=[
             f"{most}{number(held)} messages are pending there.".capitalize(),
-            "They are done without a handler: nobody gets them again, unless the group seeks back."
+            "They count as done without being handled: no member gets them, unless the group seeks "
+            "back."
             if skips
-            else "They are redelivered at once, with the next attempt, to whoever reads first.",
-            "A member that works on one goes on with it; its acknowledgement then changes nothing.",
+            else "They are redelivered at once to the first member that reads; the attempt counts.",
+            "A member that is working on one continues; its acknowledgement then has no effect.",
         ],
         method="POST",
         path=f"/v1/streams/{part(stream)}/groups/{part(group)}/pending",
@@ -152,14 +172,14 @@ async def remove(call: PageCall) -> Action:
         scope=Scope.ADMIN,
         name=stream,
         bill=[
-            f"The group is gone, with {number(facts.pending)} pending messages and "
-            f"{number(facts.dead)} dead letters. Retention no longer waits for it.",
-            "A member that reads later makes a new group, which begins at the first message.",
+            f"This deletes the group, with {number(facts.pending)} pending messages and "
+            f"{number(facts.dead)} dead letters. Retention stops waiting for it.",
+            "A member that reads later creates a new group, which starts at the first message.",
         ],
         method="DELETE",
         path=f"/v1/streams/{part(stream)}/groups/{part(group)}",
         body=None,
-        cli=cli_words("stream", "remove-group", stream, group),
+        cli=cli_words("stream", "remove-group", stream, group, "--yes"),
         python=f"hw.stream({stream!r}).group({group!r}).remove()",
         back=stream_link(stream),
         careful=True,

@@ -28,7 +28,6 @@ _COUNTED: Final = 20_000
 _COUNTED_S: Final = 1.0
 # What a request names at most.
 _MOST_PLACES: Final = 1000
-_FORMS: Final = 5
 
 
 async def move_letters(call: PageCall) -> Action:
@@ -43,12 +42,16 @@ async def move_letters(call: PageCall) -> Action:
             call.query[name] = _time(moment)
     named = _named(call)
     if call.query.get("which") == "some" and not named:
-        raise InvalidInput("no letter is ticked; go back and tick some, or choose all that match")
+        raise InvalidInput(
+            "no dead letter is selected; go back and select some, or choose all that match"
+        )
     if named:
         found = _Meant({place: len(ids) for place, ids in named.items()})
     else:
         found = await _matched(call, matching)
-    places = sorted(found.counts, key=lambda place: place.key)
+    # A message of a queue has no tag.
+    fitting = (place for place in found.counts if place.group or matching.tag is None)
+    places = sorted(fitting, key=lambda place: place.key)
     if not places and not found.rest:
         raise InvalidInput("no dead letter matches; there is nothing to do")
     for place in places:
@@ -66,8 +69,8 @@ async def move_letters(call: PageCall) -> Action:
         body["rate_per_s"] = rate
     total = sum(found.counts.values())
     at_least = bool(found.rest)
-    more = ["# and all others: the request of curl reaches them"] if len(places) > _FORMS else []
-    letters = f"{number(total)} {'letter' if total == 1 else 'letters'}"
+    together = not named and not call.query.get("place")
+    letters = f"{number(total)} dead {'letter' if total == 1 else 'letters'}"
     return Action(
         title=f"{word.title()} {'at least ' if at_least else ''}{letters}",
         scope=Scope.ADMIN,
@@ -76,16 +79,17 @@ async def move_letters(call: PageCall) -> Action:
         method="POST",
         path="/v1/letters/jobs",
         body=body,
-        cli=" && ".join(_cli(word, one, named.get(one), matching, rate) for one in places[:_FORMS])
-        + "".join(f" {words}" for words in more),
-        python="; ".join(
-            _python(word, one, named.get(one), matching, rate) for one in places[:_FORMS]
-        )
-        + "".join(f"  {words}" for words in more),
+        cli=_cli_everywhere(call, word, matching, rate)
+        if together
+        else " && ".join(_cli(word, one, named.get(one), matching, rate) for one in places),
+        python=_python_everywhere(call, word, matching, rate)
+        if together
+        else "\n".join(_python(word, one, named.get(one), matching, rate) for one in places),
         back="/dead",
         careful=word == "discard",
         # How many were counted in time says nothing of how many there are.
         counts=() if at_least else (total,),
+        is_job=True,
     )
 
 
@@ -130,7 +134,7 @@ async def _matched(call: PageCall, matching: LetterFilter) -> _Meant:
     rest = ""
     if found.go:
         where = f" in {number(found.holders)} of {number(found.of)} streams and queues"
-        rest = f"{number(found.looked)} letters{'' if chosen else where} were looked at"
+        rest = f"{number(found.looked)} letters{'' if chosen else where} were checked"
     return _Meant(counts, rest, not chosen and (bool(found.go) or len(counts) > _MOST_PLACES))
 
 
@@ -141,25 +145,25 @@ def _bill(word: str, places: list[Place], found: _Meant, rate: int | None) -> It
     if len(places) > 20:
         yield f"and {len(places) - 20} more groups and queues."
     if found.everywhere:
-        yield "It goes through all groups and queues that you may change."
+        yield "This covers all groups and queues that you may change."
     if at_least:
-        yield f"{found.rest}; the others are judged as they are met."
+        yield f"{found.rest}; the job checks the rest as it reaches them."
     if word == "redrive":
         yield (
-            "They are handed out again, and their attempts begin anew. Letters of messages that a "
-            "stream no longer holds stay."
+            "They are delivered again, and their attempts are counted from zero. Dead letters "
+            "whose messages were evicted stay."
         )
     else:
         yield (
-            "They are forgotten and cannot be redriven. What a letter of a group holds stays in "
-            "the stream of its dead letters until its retention; a letter of a queue is gone."
+            "They cannot be redriven afterwards. Those of a group can still be read in the stream "
+            "of its dead letters until its retention removes them; those of a queue are gone."
         )
     if rate:
         seconds = sum(counts.values()) / rate
         yield f"At {number(rate)}/s that takes about {number(max(round(seconds), 1))} s."
     yield (
-        f"It begins {GRACE_MS // 1000} s after you ask for it: until then Undo takes all of it "
-        "back. Then Stop leaves the rest, and what was done stays done. It outlives this server."
+        f"It starts {GRACE_MS // 1000} s after you confirm; until then you can undo it. After that "
+        "you can stop it: what is done stays done. If this server stops, another one continues."
     )
 
 
@@ -187,33 +191,58 @@ def _cli(
     words: list[object] = ["stream", word, place.name, place.group]
     if not place.group:
         words = ["queue", word, place.name]
-    if rate:
-        words += ["--rate", rate]
+    words += _options(word, rate)
     if letters is not None:
         return cli_words(*words, *letters)
+    return cli_words(*words, *_filter_options(matching))
+
+
+def _options(word: str, rate: int | None) -> list[object]:
+    return [*(["--rate", rate] if rate else []), *(["--yes"] if word == "discard" else [])]
+
+
+def _filter_options(matching: LetterFilter) -> Iterator[object]:
     for name, value in _spelled(matching).items():
-        is_time = name.endswith("_ms")
-        text = _time(value) if is_time else value
-        words += [f"--{name.removesuffix('_ms').replace('_', '-')}", text]
-    return cli_words(*words)
+        yield f"--{name.removesuffix('_ms').replace('_', '-')}"
+        yield _time(value) if name.endswith("_ms") else value
+
+
+def _names(call: PageCall) -> tuple[str, ...]:
+    """Return the patterns of names that the client may change; none stand for all."""
+    grant = call.grant
+    return () if grant.everywhere(Scope.ADMIN) else grant.patterns(Scope.ADMIN)
+
+
+def _cli_everywhere(call: PageCall, word: str, matching: LetterFilter, rate: int | None) -> str:
+    options = [*_options(word, rate), *_filter_options(matching)]
+    return cli_words("letters", word, *_names(call), *options)
+
+
+def _python_everywhere(call: PageCall, word: str, matching: LetterFilter, rate: int | None) -> str:
+    words = [repr(name) for name in _names(call)]
+    words += _arguments(matching, rate)
+    return f"hw.{word}_everywhere({', '.join(words)})"
+
+
+def _arguments(matching: LetterFilter, rate: int | None) -> Iterator[str]:
+    if matching != LetterFilter():
+        fields = ", ".join(f"{name}={value!r}" for name, value in _spelled(matching).items())
+        yield f"matching=headwater.LetterFilter({fields})"
+    if rate:
+        yield f"rate_per_s={rate}"
 
 
 def _python(
     word: str, place: Place, letters: list[str] | None, matching: LetterFilter, rate: int | None
 ) -> str:
+    words = list(_arguments(matching if letters is None else LetterFilter(), rate))
     if letters is not None:
         chosen = f"[{', '.join(letters)}]" if place.group else repr(letters)
-        chosen = f"letters={chosen}"
-    elif matching == LetterFilter():
-        chosen = ""
-    else:
-        fields = ", ".join(f"{name}={value!r}" for name, value in _spelled(matching).items())
-        chosen = f"matching=headwater.LetterFilter({fields})"
-    if rate:
-        chosen += f"{', ' if chosen else ''}rate_per_s={rate}"
+        words.insert(0, f"letters={chosen}")
+    given = ", ".join(words)
     if place.group:
-        return f"hw.stream({place.name!r}).group({place.group!r}).{word}({chosen})"
-    return f"hw.queue({place.name!r}).{word}({chosen})"
+        return f"hw.stream({place.name!r}).group({place.group!r}).{word}({given})"
+    return f"hw.queue({place.name!r}).{word}({given})"
 
 
 async def stop_letters(call: PageCall) -> Action:
@@ -221,7 +250,7 @@ async def stop_letters(call: PageCall) -> Action:
     job = given(call, "job")
     found = [one for one in await call.served.letter_jobs.known() if one.job == job]
     if not found:
-        raise InvalidInput("there is no such job; its notes may be gone")
+        raise InvalidInput("there is no such job; it may have ended long ago")
     waiting = found[0].state == "waiting"
     names = [place.name for place in found[0].places] or [_widest(call)]
     refused = next((name for name in names if not call.may(Scope.ADMIN, name)), names[0])
@@ -230,14 +259,14 @@ async def stop_letters(call: PageCall) -> Action:
         scope=Scope.ADMIN,
         name=refused,
         bill=[
-            "It has not begun: nothing happens to any letter."
+            "It has not started: no dead letter is changed."
             if waiting
-            else f"{number(found[0].done)} letters are done and stay done; the others are left."
+            else f"{number(found[0].done)} dead letters are done and stay done; the others stay."
         ],
         method="POST",
         path="/v1/letters/stop",
         body={"job": job},
-        cli="headwater has no command for it: a job is a task of the server",
-        python="httpx.post(address + '/v1/letters/stop', json={'job': " + repr(job) + "})",
+        cli=cli_words("job", "stop", job),
+        python=f"hw.stop_job({job!r})",
         back="/dead",
     )

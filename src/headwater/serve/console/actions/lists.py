@@ -28,15 +28,15 @@ async def reshard(call: PageCall) -> Action:
     stats = await _known(call, name)
     waiting, leases = stats.ready + stats.later, sum(one.lease is not None for one in stats.shards)
     if shards == len(stats.shards):
-        bill = [f"The channel has {number(shards)} shards already: this changes nothing."]
+        bill = [f"The channel has {number(shards)} shards already; nothing changes."]
     else:
         bill = [
-            f"The channel has {number(len(stats.shards))} shards, and gets {number(shards)}.",
-            f"{number(waiting)} members that wait move to their new shards while adds go on. "
+            f"The channel changes from {number(len(stats.shards))} to {number(shards)} shards.",
+            f"{number(waiting)} waiting members move to their new shards while adds continue. "
             "No member is with two consumers.",
-            f"{number(leases)} leases are waited for, and {number(stats.reserved)} members that "
-            "they reserve; until the last has ended nothing is handed out.",
-            "The counts of adds begin anew.",
+            f"It waits for {number(leases)} leases with {number(stats.reserved)} reserved members; "
+            "until the last one ends, nothing is handed out.",
+            "The counts of adds start again at zero.",
         ]
     return Action(
         title=f"Reshard {name}",

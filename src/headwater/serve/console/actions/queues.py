@@ -19,9 +19,9 @@ async def queue_state(call: PageCall) -> Action:
     word = "resume" if stats.paused else "pause"
     waits = f"{number(stats.ready)} messages are ready, {number(stats.waiting)} consumers wait."
     effect = (
-        "Consumers are served again."
+        "Consumers get messages again."
         if stats.paused
-        else "Nothing is handed out until it is resumed; pushes go on, and so do acknowledgements."
+        else "Consumers get no messages until it is resumed; pushes and acks still work."
     )
     return Action(
         title=f"{word.title()} {queue}",
@@ -91,9 +91,7 @@ def one_message(word: str, sentence: str, named: str) -> Prepare:
             method="POST",
             path=f"/v1/queues/{part(queue)}/{word}",
             body={named: [place]},
-            cli=cli_words("queue", word, queue, shown)
-            if word == "promote"
-            else cli_words("queue", "nack", queue, shown),
+            cli=cli_words("queue", word, queue, shown),
             python=f"hw.queue({queue!r}).promote([{message!r}])"
             if word == "promote"
             else f"hw.queue({queue!r}).release({place!r})",
@@ -121,7 +119,7 @@ async def purge(call: PageCall) -> Action:
         method="POST",
         path=f"/v1/queues/{part(queue)}/purge",
         body=None,
-        cli=cli_words("queue", "purge", queue),
+        cli=cli_words("queue", "purge", queue, "--yes"),
         python=f"hw.queue({queue!r}).purge()",
         back=queue_link(queue),
         careful=True,

@@ -29,18 +29,22 @@ async def replay(call: PageCall) -> Action:
     each = info.bytes / info.length if info.length else 0
     bill = [
         f"This writes {number(count)} messages, about {size(count * each)}, to {asked.target}, "
-        + (f"which has {number(target.length)}." if target.exists else "which is made by that.")
+        + (f"which has {number(target.length)}." if target.exists else "which this creates.")
     ]
     if first < info.first:
-        bill.append(f"{number(info.first - first)} offsets of the range were evicted, and missed.")
+        bill.append(
+            f"{number(info.first - first)} messages of the range were evicted and are missing."
+        )
     if asked.group:
-        bill.append(f"The group {asked.group} of {asked.target} gets them, and nothing before.")
+        bill.append(
+            f"The group {asked.group} of {asked.target} gets these messages and none before."
+        )
     if target.groups and not asked.group:
-        bill.append(f"Its groups are handed them: {', '.join(target.groups[:10])}.")
+        bill.append(f"Its groups get them: {', '.join(target.groups[:10])}.")
     bill.append(await _lasts(call, asked, first, last))
     bill.append(
-        "It runs in this server, which notes how far it is; when the server ends, another one goes "
-        "on there, and nothing is written twice."
+        "It runs in this server, which records its progress. If this server stops, another one "
+        "continues from there, and nothing is written twice."
     )
     return Action(
         title=f"Replay {number(first)} – {number(last)} of {stream} into {asked.target}",
@@ -54,6 +58,7 @@ async def replay(call: PageCall) -> Action:
         python=_python(asked),
         back=f"{stream_link(stream)}/replay",
         counts=(count,),
+        is_job=True,
     )
 
 
@@ -80,7 +85,7 @@ def _asked(call: PageCall, stream: str) -> ReplayRequest:
 async def _lasts(call: PageCall, asked: ReplayRequest, first: int, last: int) -> str:
     """Say how long a replay takes, by the times that the nodes of its range have."""
     if asked.speed is None:
-        return "It goes as fast as the store takes it."
+        return "It runs as fast as the store accepts it."
     profile = await call.hw.store.run(stream_profile(asked.source, first, last))
     times = [time_ms for _, time_ms in profile.points(first, last)]
     lasts_ms = (times[-1] - times[0]) / asked.speed if times else 0
@@ -115,11 +120,11 @@ async def stop_replay(call: PageCall) -> Action:
         title=f"Stop the replay of {stream} into {found[0].into}",
         scope=Scope.ADMIN,
         name=stream,
-        bill=["What is written stays. It can go on later from where it is."],
+        bill=["What is written stays. You can continue it later from where it stopped."],
         method="DELETE",
         path=f"/v1/streams/{part(stream)}/replays/{part(name)}",
         body=None,
-        cli="Ctrl-C where `headwater stream replay` runs",
-        python="the function that is given as stop= returns True",
+        cli=cli_words("job", "stop", name),
+        python=f"hw.stop_job({name!r})",
         back=f"{stream_link(stream)}/replay",
     )

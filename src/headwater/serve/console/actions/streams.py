@@ -17,10 +17,17 @@ from headwater.serve.api.fields import MAX_DIGITS
 from headwater.serve.console.actions.action import Action, cli_words, given, place_of
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import part, stream_link
+from headwater.serve.console.pages.sampled import CONSUMER
 from headwater.serve.console.render import number, policy, size
 from headwater.serve.tokens import Scope
 from headwater.text_or_base64 import to_text
 from headwater.views.overview import groups_of
+
+
+def _reader(name: str) -> str:
+    """Say who a reader outside the log is."""
+    own = name.removeprefix(CONSUMER)
+    return f"The reader {name}" if own == name else f"The SQL consumer {own}"
 
 
 class _Need(NamedTuple):
@@ -33,7 +40,7 @@ class _Need(NamedTuple):
     def passed_by(self, end: int, first: int) -> str:
         """Say how much of what it needs an eviction up to an offset would take from it."""
         missed = end + 1 - max(self.offset, first)
-        return f"{self.who} is passed: up to {number(missed)} messages are missed."
+        return f"{self.who} has not read all of it: it misses up to {number(missed)} messages."
 
 
 async def _needs(call: PageCall, info: StreamInfo) -> list[_Need]:
@@ -44,7 +51,7 @@ async def _needs(call: PageCall, info: StreamInfo) -> list[_Need]:
         for row in await call.hw.store.run(groups_of([info]))
         if not row.group.abandoned
     ]
-    needs += [_Need(f"The reader {name}", needed) for name, needed in info.readers.items()]
+    needs += [_Need(_reader(name), needed) for name, needed in info.readers.items()]
     return sorted(needs, key=lambda need: need.offset)
 
 
@@ -62,7 +69,7 @@ async def evict(call: PageCall) -> Action:
     passed = [need for need in await _needs(call, info) if need.offset <= end]
     bill += [need.passed_by(end, info.first) for need in passed]
     if not passed:
-        bill.append("Nobody is passed: every group and reader is further.")
+        bill.append("No group or reader still needs them.")
     return Action(
         title=f"Evict {stream} up to {number(end)}",
         scope=Scope.ADMIN,
@@ -71,7 +78,7 @@ async def evict(call: PageCall) -> Action:
         method="POST",
         path=f"/v1/streams/{part(stream)}/evict",
         body={"up_to": up_to},
-        cli=cli_words("stream", "evict", stream, up_to),
+        cli=cli_words("stream", "evict", stream, up_to, "--yes"),
         python=f"hw.stream({stream!r}).evict({up_to})",
         back=stream_link(stream),
         careful=True,
@@ -89,11 +96,11 @@ async def retain(call: PageCall) -> Action:
     seen = await call.hw.store.run(preview(stream_key(stream), keep))
     wanted = max(seen.limit - seen.first + 1, 0)
     at_least = "at least " if seen.more else ""
-    bill = [f"From now on: {policy(keep)}. The housekeeper applies it as time goes by."]
+    bill = [f"From now on: {policy(keep)}. It is applied continuously."]
     passed = [need for need in await _needs(call, info) if need.offset <= seen.limit]
     waited = [need for need in passed if not (keep.max_idle_ms and need.idle_ms > keep.max_idle_ms)]
     if not wanted:
-        bill.append("Nothing would be evicted now, and nobody is passed.")
+        bill.append("Nothing would be evicted now.")
     elif force or not waited:
         bill.append(f"This evicts {at_least}{number(wanted)} messages now, and {_passing(passed)}.")
         bill += [need.passed_by(seen.limit, info.first) for need in passed]
@@ -102,7 +109,7 @@ async def retain(call: PageCall) -> Action:
         held = seen.limit + 1 - max(waited[0].offset, info.first)
         bill.append(
             f"This evicts {at_least}{number(now)} of {number(wanted)} messages now: "
-            f"{number(held)} are held for {waited[0].who[0].lower()}{waited[0].who[1:]}, which "
+            f"{number(held)} are kept for {waited[0].who[0].lower()}{waited[0].who[1:]}, which "
             f"needs {number(waited[0].offset)} next."
         )
     spelled = {
@@ -116,7 +123,7 @@ async def retain(call: PageCall) -> Action:
         word
         for name in ("max_count", "max_age", "max_bytes", "max_idle")
         if call.query.get(name)
-        for word in (f"--{name.replace('_', '-')}", call.query[name])
+        for word in (f"--{name.replace('_', '-')}", call.query[name].replace(",", "").strip())
     ] or ["--forever"]
     options = ", ".join(f"{name}={limit}" for name, limit in body.items())
     return Action(
@@ -136,7 +143,10 @@ async def retain(call: PageCall) -> Action:
 
 
 def _passing(passed: list[_Need]) -> str:
-    return f"passes {number(len(passed))} of those who read it" if passed else "passes nobody"
+    if len(passed) == 1:
+        return "one group or reader misses some of them"
+    many = f"{number(len(passed))} groups and readers miss some of them"
+    return many if passed else "no group or reader still needs them"
 
 
 def _policy(call: PageCall) -> Retention:
@@ -172,12 +182,12 @@ async def delete(call: PageCall) -> Action:
         bill=[
             f"This deletes {number(info.length)} messages, {size(info.bytes)}, for good, with "
             f"{number(groups)} groups and {number(readers)} registered readers.",
-            "A stream of that name that is written later begins at offset 1.",
+            "A stream of the same name written later starts at offset 1.",
         ],
         method="DELETE",
         path=f"/v1/streams/{part(stream)}",
         body=None,
-        cli=cli_words("stream", "delete", stream),
+        cli=cli_words("stream", "delete", stream, "--yes"),
         python=f"hw.stream({stream!r}).delete()",
         back="/streams",
         careful=True,
@@ -197,6 +207,7 @@ async def write(call: PageCall) -> Action:
     body |= {"encoding": encoding} if encoding else {}
     body |= {"headers": headers} if headers else {}
     words = [word for name, one in headers.items() for word in ("--header", f"{name}={one}")]
+    spelled = ["--base64"] if encoding else []
     more = f", headers={headers!r}" if headers else ""
     return Action(
         title=f"Write to {stream}",
@@ -204,14 +215,12 @@ async def write(call: PageCall) -> Action:
         name=stream,
         bill=[
             f"This appends one message with the tag {tag!r}: {number(len(value))} bytes of {kind}, "
-            f"{number(len(headers))} headers. Groups that wait are served at once."
+            f"{number(len(headers))} headers. Waiting groups get it at once."
         ],
         method="POST",
         path=f"/v1/streams/{part(stream)}/messages",
         body=body,
-        cli="the command line writes text; use one of the others"
-        if encoding
-        else cli_words("stream", "write", stream, *words, "--", tag, text),
+        cli=cli_words("stream", "write", stream, *spelled, *words, "--", tag, text),
         python=f"hw.stream({stream!r}).write({tag!r}, {value if encoding else text!r}{more})",
         back=f"{stream_link(stream)}?at=last",
     )

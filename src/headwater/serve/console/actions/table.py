@@ -48,13 +48,13 @@ ACTIONS: Final[dict[str, Prepare]] = {
     "push": push,
     "promote": one_message(
         "promote",
-        "It is delivered now, to the next consumer; its attempts stay as they are.",
+        "It is delivered now, to the next consumer; its attempts are unchanged.",
         "ids",
     ),
     "release": one_message(
         "release",
         "It is taken from the consumer that holds it and redelivered; that attempt does not count. "
-        "If the consumer goes on with it, its acknowledgement changes nothing.",
+        "If the consumer continues with it, its acknowledgement has no effect.",
         "places",
     ),
 }

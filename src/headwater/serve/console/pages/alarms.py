@@ -11,6 +11,7 @@ from headwater.metrics.store_facts import ServerFacts
 from headwater.metrics.sweeps import StoreSample
 from headwater.queue.types import QueueStats
 from headwater.serve.console.links import group_link, part, query, queue_link, stream_link
+from headwater.serve.console.pages.sampled import ConsumerLetterCount, consumer_letters
 from headwater.store.doctor import DoctorReport
 from headwater.store.presence import SeenProcess
 
@@ -38,7 +39,8 @@ class Alarm(NamedTuple):
 
     ``since_ms`` is when it began; where nothing in the store says that, it is when it was first
     seen (``first_seen``). ``promise`` is what it touches. ``button`` is an action that helps.
-    ``key`` names the matter, however its numbers change.
+    ``key`` names the matter, however its numbers change. ``kind`` is what several have in common,
+    ``amount`` how much of it there is; one that stands for several of a kind has ``members``.
     """
 
     level: str
@@ -50,6 +52,9 @@ class Alarm(NamedTuple):
     key: str = ""
     button: AlarmButton | None = None
     first_seen: bool = False
+    kind: str = ""
+    amount: int = 0
+    members: tuple[Alarm, ...] = ()
 
 
 def alarms_of(
@@ -69,6 +74,7 @@ def alarms_of(
         found += _of_stream(info, sample.now_ms)
     for queue in sample.queues:
         found += _of_queue(queue)
+    found += map(_of_letters, consumer_letters(sample))
     return sorted(found, key=lambda one: (one.level, one.since_ms or sample.now_ms, one.text))
 
 
@@ -96,40 +102,48 @@ def _of_group(stream: str, facts: GroupInfo, now_ms: int) -> Iterator[Alarm]:
         yield Alarm(
             "act",
             f"{who} missed {facts.missed:,} messages: they were evicted before it read them",
-            "give the stream a longer retention, or the group more members",
+            "keep the stream's messages for longer, or add members to the group",
             where,
             "every message reaches every group",
             key=f"missed {stream} {facts.name}",
+            kind="missed",
+            amount=facts.missed,
         )
     if facts.dead:
         yield Alarm(
             "look",
             f"{who} has {facts.dead:,} dead letter{'s' * (facts.dead != 1)}",
-            "look at their errors, then redrive or discard them",
+            "check their errors, then redrive or discard them",
             f"/dead?{query(place=place)}",
             "every message is handled",
             key=f"dead {stream} {facts.name}",
             button=_redrive(place, stream),
+            kind="dead",
+            amount=facts.dead,
         )
     if facts.abandoned:
         yield Alarm(
             "look",
-            f"{who} is abandoned: nobody reads it, and retention does not wait for it",
+            f"{who} is abandoned: no member reads it, and retention does not wait for it",
             "start a member, or remove the group",
             where,
             "every message reaches every group",
             facts.seen_ms,
+            kind="abandoned",
             button=AlarmButton("Remove", "remove", {"stream": stream, "group": facts.name}, stream),
         )
     elif facts.lag and facts.new_since_ms and now_ms - facts.new_since_ms > _UNREAD_MS:
         silent = now_ms - facts.seen_ms > _UNREAD_MS
         yield Alarm(
             "look",
-            f"{who} is behind by {facts.lag:,} messages" + (": nobody reads it" if silent else ""),
-            "start a member" if silent else "start more members, or look at what they wait for",
+            f"{who} is behind by {facts.lag:,} messages"
+            + (": no member reads it" if silent else ""),
+            "start a member" if silent else "start more members, or check why they are slow",
             where,
             "messages are handled in time",
             facts.new_since_ms,
+            kind="unread" if silent else "behind",
+            amount=facts.lag,
         )
 
 
@@ -137,11 +151,13 @@ def _of_stream(stream: StreamInfo, now_ms: int) -> Iterator[Alarm]:
     if stream.idle_holder:
         yield Alarm(
             "look",
-            f"{stream.idle_holder} holds up the retention of {stream.name}",
+            f"{stream.name} keeps more than its retention allows, because {stream.idle_holder} "
+            "still needs it and is inactive",
             "start it again, or remove it",
             stream_link(stream.name),
             "a stream stays within its retention",
             now_ms - (stream.slowest_idle_ms or 0),
+            kind="retention",
         )
 
 
@@ -155,27 +171,46 @@ def _of_queue(queue: QueueStats) -> Iterator[Alarm]:
             link,
             "nothing acknowledged is lost",
             key=f"damaged {queue.name}",
+            kind="damaged",
+            amount=queue.damaged,
         )
     if queue.dead:
         yield Alarm(
             "look",
             f"{queue.name} has {queue.dead:,} dead letter{'s' * (queue.dead != 1)}",
-            "look at their errors, then redrive or discard them",
+            "check their errors, then redrive or discard them",
             f"/dead?{query(place=place)}",
             "every message is handled",
             key=f"dead {queue.name}",
             button=_redrive(place, queue.name),
+            kind="dead",
+            amount=queue.dead,
         )
     if queue.paused:
         yield Alarm(
             "look",
             f"{queue.name} is paused",
-            "resume it when its consumers may work again",
+            "resume it when its consumers should continue",
             link,
             "messages are handled in time",
             key=f"paused {queue.name}",
+            kind="paused",
             button=AlarmButton("Resume", "queue-state", {"queue": queue.name}, queue.name),
         )
+
+
+def _of_letters(given_up: ConsumerLetterCount) -> Alarm:
+    who, count = f"{given_up.consumer} on {given_up.stream}", given_up.dead
+    return Alarm(
+        "look",
+        f"SQL consumer {who} has {count:,} dead letter{'s' * (count != 1)}",
+        "check their errors, then run headwater consumer redrive, or discard them",
+        "/dead#of-consumers",
+        "every message is handled",
+        key=f"letters {given_up.letters}",
+        kind="letters",
+        amount=count,
+    )
 
 
 def _redrive(place: str, name: str) -> AlarmButton:
@@ -187,10 +222,10 @@ def _of_outbox(status: Status | None, now_ms: int) -> Iterator[Alarm]:
     if status is not None and status.backlog and not status.streaming:
         yield Alarm(
             "act",
-            f"nobody streams the outbox, and {status.backlog:,} rows are staged",
-            "start headwater outbox stream, or an App with a streamer",
+            f"No streamer runs, and {status.backlog:,} staged rows wait in the outbox",
+            "run headwater outbox stream, or an App with a streamer",
             "/outbox",
-            "what a transaction staged is in the log soon",
+            "staged rows reach the log soon",
             None if status.oldest_ms is None else now_ms - status.oldest_ms,
         )
 
@@ -201,21 +236,23 @@ def _of_process(process: SeenProcess) -> Iterator[Alarm]:
     if process.is_silent:
         yield Alarm(
             "look",
-            f"{who} reports nothing any more",
-            "look whether it runs; it is forgotten after ten minutes",
+            f"{who} has stopped reporting",
+            "check whether it runs; it disappears from here after ten minutes",
             "/processes",
             "messages are handled in time",
             process.seen_ms,
+            kind="silent",
         )
     for one in note.parts:
         if one.why and one.status != "running":
             yield Alarm(
                 "act",
-                f"{one.name} of {who} died: {one.why}",
-                "see its log; it is started again by itself, later each time",
+                f"{one.name} of {who} failed: {one.why}",
+                "check its log; it restarts automatically, after longer pauses each time",
                 "/processes",
                 "messages are handled in time",
                 key=f"died {one.name} {note.host} {note.pid}",
+                kind="died",
             )
 
 
@@ -224,17 +261,17 @@ def _of_store(facts: ServerFacts | None, report: DoctorReport | None) -> Iterato
         yield Alarm(
             "act",
             report.summary,
-            "see what the doctor found",
+            "see the store's checks",
             "/store",
-            "what is acknowledged stays",
+            "acknowledged messages survive a crash",
             key="doctor",
         )
     if facts and facts.most_memory and facts.memory > _FULL * facts.most_memory:
         share = facts.memory / facts.most_memory
         yield Alarm(
             "act",
-            f"the store uses {share:.0%} of the memory that it may use",
-            "give it more, or streams a shorter retention",
+            f"The store uses {share:.0%} of its memory limit",
+            "raise the limit, or shorten the retention of streams",
             "/store",
             "writes are accepted",
             key="memory",

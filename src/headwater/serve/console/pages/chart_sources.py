@@ -6,12 +6,15 @@ from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.charts import charts_json
 from headwater.serve.console.history_charts import (
     channel_charts,
+    consumer_charts,
     group_charts,
+    outbox_charts,
     queue_charts,
     store_charts,
 )
 from headwater.serve.console.pages.lagging import lagging, worst_of
-from headwater.serve.console.pages.sampled import sampled
+from headwater.serve.console.pages.pipelines import check_everywhere
+from headwater.serve.console.pages.sampled import CONSUMER, sampled
 
 
 async def renew_store(call: PageCall) -> Context:
@@ -37,3 +40,19 @@ async def renew_channel(call: PageCall) -> Context:
     """Return the charts of a channel of dirty lists."""
     call.check(call.name)
     return charts_json(await channel_charts(call, call.name))
+
+
+async def renew_outbox(call: PageCall) -> Context:
+    """Return the charts of the outbox."""
+    check_everywhere(call)
+    return charts_json(await outbox_charts(call))
+
+
+async def renew_consumer(call: PageCall) -> Context:
+    """Return the charts of a SQL consumer."""
+    call.check(call.name)
+    # The store notes which streams it reads: the database need not be asked for that.
+    sample = await sampled(call)
+    reader = CONSUMER + call.name
+    streams = [one.name for one in sample.streams if reader in one.readers]
+    return charts_json(await consumer_charts(call, streams, call.name))

@@ -7,12 +7,12 @@ from typing import Final
 from headwater.errors import UnknownConsumer
 from headwater.outbox.consumer_letters import ConsumerLetter
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.history_charts import reader_charts
+from headwater.serve.console.history_charts import consumer_charts
+from headwater.serve.console.pages.sampled import ConsumerLetterCount, consumer_letters
 from headwater.serve.tokens import Scope
 from headwater.views.outboxes import ConsumerPlace, consumer_places
 
 _LETTERS: Final = 20
-_CHARTED: Final = 5
 
 
 async def show_consumers(call: PageCall) -> Context:
@@ -39,12 +39,12 @@ async def show_consumer(call: PageCall) -> Context:
     if not own:
         raise UnknownConsumer(name)
     places = await call.hw.store.run(consumer_places(own))
-    streams = [one.checkpoint.stream for one in places[:_CHARTED]]
+    streams = [one.stream for one in own]
     return {
         "consumer": name,
         "places": places,
         "letters": await _letters(call, places),
-        "charts": await reader_charts(call, streams, f"consumer:{name}"),
+        "charts": await consumer_charts(call, streams, name),
         "may_admin": call.may(Scope.ADMIN, name),
     }
 
@@ -56,10 +56,18 @@ async def _letters(call: PageCall, places: list[ConsumerPlace]) -> list[Consumer
     return await call.served.database.letters_of(call.name, _LETTERS, call.grant)
 
 
-async def places_with_letters(call: PageCall) -> list[ConsumerPlace]:
-    """Return where SQL consumers gave messages up, as far as the client may see it."""
+async def consumers_with_letters(call: PageCall) -> list[ConsumerLetterCount]:
+    """Return what SQL consumers gave up, as far as the client may see it.
+
+    A server without a database knows the consumers that are noted in the store.
+    """
     if call.served.database is None:
-        return []
+        known = consumer_letters(call.served.watch.latest)
+        return [one for one in known if call.grant.allows(Scope.READ, one.consumer)]
     there = (await call.served.database.status()).checkpoints
     seen = [one for one in there if call.grant.allows(Scope.READ, one.consumer)]
-    return [one for one in await call.hw.store.run(consumer_places(seen)) if one.dead]
+    return [
+        ConsumerLetterCount(one.checkpoint.consumer, one.checkpoint.stream, one.dead, one.letters)
+        for one in await call.hw.store.run(consumer_places(seen))
+        if one.dead
+    ]

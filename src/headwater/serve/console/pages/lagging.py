@@ -8,7 +8,14 @@ from typing import Final, NamedTuple
 from headwater.metrics.history import Point, Series
 from headwater.metrics.recorder import counted
 from headwater.metrics.sweeps import StoreSample
-from headwater.serve.console.links import group_link, queue_link, stream_link
+from headwater.serve.console.links import (
+    channel_link,
+    consumer_link,
+    group_link,
+    queue_link,
+    stream_link,
+)
+from headwater.serve.console.pages.sampled import CONSUMER, consumer_letters
 
 # As many lines the chart of what lags has.
 _WORST: Final = 5
@@ -20,7 +27,8 @@ class Lagging(NamedTuple):
     series: Series
     kind: str
     name: str
-    where: str
+    # The streams that it reads.
+    where: tuple[str, ...]
     link: str
     point: Point
     dead: int = 0
@@ -51,20 +59,30 @@ def _rows(sample: StoreSample) -> Iterator[Lagging]:
         series: Series = ("group", stream, group.name)
         link, members = group_link(stream, group.name), len(group.members)
         point = points[series]
-        yield Lagging(series, "group", group.name, stream, link, point, group.dead, members)
+        yield Lagging(series, "group", group.name, (stream,), link, point, group.dead, members)
+    given_up = {(one.stream, one.consumer): one.dead for one in consumer_letters(sample)}
     for info in sample.streams:
         for reader in info.readers:
             series = ("reader", info.name, reader)
-            link = stream_link(info.name)
-            yield Lagging(series, "reader", reader, info.name, link, points[series])
+            name, point = reader.removeprefix(CONSUMER), points[series]
+            where: tuple[str, ...] = (info.name,)
+            if name == reader:
+                link = stream_link(info.name) + "/groups"
+                yield Lagging(series, "reader", name, where, link, point)
+            else:
+                dead = given_up.get((info.name, name), 0)
+                link = consumer_link(name)
+                yield Lagging(series, "SQL consumer", name, where, link, point, dead)
     for query in sample.queries:
         if query.is_live:
             series, name = ("query", query.query), query.name or query.query
-            yield Lagging(series, "Spark", name, "", "/spark", points[series])
+            where = tuple(read.stream for read in query.reads)
+            yield Lagging(series, "Spark", name, where, "/spark", points[series])
     for queue in sample.queues:
         series, link = ("queue", queue.name), queue_link(queue.name)
         point = points[series]
-        yield Lagging(series, "queue", queue.name, "", link, point, queue.dead, queue.waiting)
+        yield Lagging(series, "queue", queue.name, (), link, point, queue.dead, queue.waiting)
     for channel in sample.channels:
         series = ("channel", channel.name)
-        yield Lagging(series, "dirty list", channel.name, "", "/lists", points[series])
+        link = channel_link(channel.name)
+        yield Lagging(series, "dirty list", channel.name, (), link, points[series])

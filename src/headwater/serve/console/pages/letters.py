@@ -9,7 +9,7 @@ from headwater.serve.api.letter_jobs import may_see
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.letter_places import filter_of, look_for
 from headwater.serve.console.links import query
-from headwater.serve.console.pages.consumers import places_with_letters
+from headwater.serve.console.pages.consumers import consumers_with_letters
 from headwater.serve.tokens import Scope
 
 # How many letters one page looks at, for how long it looks for them, and how many it shows.
@@ -31,7 +31,8 @@ async def show_dead(call: PageCall) -> Context:
         job for job in await call.served.letter_jobs.known() if may_see(call.grant, Scope.READ, job)
     ]
     return {
-        "of_consumers": await places_with_letters(call),
+        "of_consumers": await consumers_with_letters(call),
+        "has_database": call.served.database is not None,
         "letters": letters[start : start + _SHOWN],
         "start": start,
         "fitting": len(letters),

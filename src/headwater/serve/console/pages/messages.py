@@ -15,7 +15,7 @@ from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 from headwater.views.traces import TraceStepView
 
-_WORDS: Final = {"consumer": "SQL consumer", "query": "query of Spark"}
+_WORDS: Final = {"consumer": "SQL consumer", "query": "Spark query"}
 
 
 async def show_message(call: PageCall) -> Context:

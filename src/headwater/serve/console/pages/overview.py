@@ -14,6 +14,7 @@ from headwater.metrics.history import Series, SpacedPoints
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.charts import spark
 from headwater.serve.console.history_charts import STEPS, step_of, store_charts
+from headwater.serve.console.pages.alarm_groups import gathered
 from headwater.serve.console.pages.alarms import Alarm, alarms_of, dated
 from headwater.serve.console.pages.lagging import Lagging, lagging, worst_of
 from headwater.serve.console.pages.sampled import sampled
@@ -48,7 +49,7 @@ async def show_overview(call: PageCall) -> Context:
     found = alarms_of(sample, facts, report, outbox, processes)
     alarms = await dated(found, call.served.first_seen, sample.now_ms, complete=whole)
     return {
-        "alarms": [_allowed(call, one) for one in alarms],
+        "alarms": gathered([_allowed(call, one) for one in alarms]),
         "messages": sum(stream.last for stream in sample.streams),
         "bytes": sum(stream.bytes for stream in sample.streams),
         "pending": sum(row.point.pending for row in rows if row.kind in ("group", "queue")),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import shlex
 from typing import Any, Final
-
-import msgspec
 
 from headwater.errors import InvalidInput
 from headwater.log.compaction_estimate import estimate
@@ -17,6 +14,7 @@ from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.links import part
 from headwater.serve.console.pages.stream_ruler import ruler_of
+from headwater.serve.console.positions import moment_of, steps_of
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 
@@ -98,8 +96,7 @@ async def _place(call: PageCall, info: StreamInfo) -> tuple[int, Searched[Any] |
         return info.first, None
     if word.isdecimal() and len(word) <= _DIGITS:
         return _within(info, int(word)), None
-    if word[0] in "+-−" and word[1:].isdecimal() and len(word) <= _DIGITS:
-        steps = int(word[1:]) if word[0] == "+" else -int(word[1:])
+    if (steps := steps_of(word)) is not None:
         return _within(info, (call.number("base") or newest) + steps), None
     if given.startswith(_TAG):
         found = await call.hw.stream(info.name).search(
@@ -110,13 +107,12 @@ async def _place(call: PageCall, info: StreamInfo) -> tuple[int, Searched[Any] |
             max_ms=_SEARCH_MS,
         )
         return (found.messages[0].offset, None) if found.messages else (newest, found)
-    try:
-        moment = msgspec.convert(given, dt.datetime)
-    except msgspec.ValidationError:
+    moment = moment_of(given)
+    if moment is None:
         raise InvalidInput(
-            f"{given!r} is no place: give an offset, +1000 or -1000, first, last, a time like "
-            "2026-11-17T14:00:00Z, or tag:ride-7"
-        ) from None
+            f"{given!r} is no place: give an offset, +1000 or -1000, first, last, a span before "
+            "now like 2h, a time like 2026-11-17T14:00Z, or tag:ride-7"
+        )
     return _within(info, await call.hw.stream(info.name).offset_at(moment)), None
 
 

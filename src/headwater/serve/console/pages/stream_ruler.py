@@ -13,6 +13,8 @@ from headwater.log.ruler import GroupRuler, group_ruler
 from headwater.log.types import GroupInfo, StreamInfo
 from headwater.outbox.status import Checkpoint
 from headwater.serve.console.calls import PageCall
+from headwater.serve.console.links import consumer_link
+from headwater.serve.console.render import age
 from headwater.serve.console.ruler import OutsideReader, RulerPicture, Stretch, draw, window_of
 from headwater.spark.queries.status import QueryStatus, query_statuses
 from headwater.store.many import together
@@ -92,7 +94,12 @@ async def outside_readers(
     )
     readers += [
         OutsideReader(
-            "SQL", name, one.next_offset, f"moved {one.idle_ms / 1000:,.0f} s ago", lag.lag_ms
+            "SQL",
+            name,
+            one.next_offset,
+            f"last progress {age(one.idle_ms)} ago",
+            lag.lag_ms,
+            consumer_link(name),
         )
         for (name, one), lag in zip(consumers.items(), lags, strict=True)
     ]
@@ -103,16 +110,16 @@ async def outside_readers(
 
 def _registered(name: str, needed: int, lag_ms: int) -> OutsideReader:
     if name.startswith(_CONSUMER):
-        return OutsideReader("SQL", name.removeprefix(_CONSUMER), needed, "as it noted", lag_ms)
+        return OutsideReader("SQL", name.removeprefix(_CONSUMER), needed, lag_ms=lag_ms)
     if name.startswith(_ARCHIVE):
         return OutsideReader("archive", name.removeprefix(_ARCHIVE), needed, lag_ms=lag_ms)
     return OutsideReader("reader", name, needed, lag_ms=lag_ms)
 
 
 def _spark_reads(query: QueryStatus, stream: str) -> list[OutsideReader]:
-    note = f"{query.state}, epoch {query.epoch:,}"
+    name, note = query.name or query.query[:8], f"{query.state}, epoch {query.epoch:,}"
     return [
-        OutsideReader("Spark", query.name or query.query[:8], read.next, note, read.lag_ms)
+        OutsideReader("Spark", name, read.next, note, read.lag_ms, "/spark")
         for read in query.reads
         if read.stream == stream
     ]

@@ -7,7 +7,9 @@ from typing import Final
 from headwater.serve.console.calls import ConsoleFeed, ConsolePage, Context, PageCall
 from headwater.serve.console.pages.chart_sources import (
     renew_channel,
+    renew_consumer,
     renew_group,
+    renew_outbox,
     renew_queue,
     renew_store,
 )
@@ -47,6 +49,8 @@ SOURCES: Final = (
     ConsolePage("/streams/{stream}/groups/{group}/charts", renew_group, "", ""),
     ConsolePage("/queues/{queue}/charts", renew_queue, "", ""),
     ConsolePage("/lists/{channel}/charts", renew_channel, "", ""),
+    ConsolePage("/outbox/charts", renew_outbox, "", ""),
+    ConsolePage("/consumers/{consumer}/charts", renew_consumer, "", ""),
 )
 # A word, a path, and the key that goes there after g.
 NAVIGATION: Final = (

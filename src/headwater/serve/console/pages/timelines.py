@@ -12,7 +12,7 @@ from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 from headwater.timeline.farm.full_repair import read_whole
-from headwater.timeline.law import State, merge
+from headwater.timeline.merging import State, merge
 from headwater.timeline.records import encode
 from headwater.timeline.walker.notes import SILENT_MS, read_notes
 from headwater.timeline.walker.sampling import sample
@@ -61,11 +61,13 @@ async def show_timelines(call: PageCall) -> Context:
     key = call.query.get("key", "")
     if farm is None:
         return {"instances": None, "copies": None, "key": key}
+    # It asks the farm whether it has moved, before anything else is said of it.
+    instances = await farm.status()
     copies = await _copies(farm, key) if key else None
     wanted = min(call.number("sample", 0) or 0, _SAMPLED)
     found = await sample(farm, wanted, random.Random()) if wanted > 0 else None
     return {
-        "instances": await farm.status(),
+        "instances": instances,
         "layout": farm.layout.safe,
         "samples": found,
         "behind": sum(one.behind for one in found.values()) if found else 0,

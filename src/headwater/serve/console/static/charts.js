@@ -3,6 +3,8 @@
 
 (() => {
   const COLOURS = ["--chart-0", "--chart-1", "--chart-2", "--chart-3", "--chart-4", "--chart-5"];
+  // Steps of the time axis, in seconds: two minutes are among them, for narrow charts of five.
+  const INCREMENTS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400];
   const drawn = new Map();
   // A canvas takes no light-dark(): an element says which of the two it is.
   const style = (name) => {
@@ -22,7 +24,7 @@
       for (const [length, word] of [[86400, "d"], [3600, "h"], [60, "min"]])
         if (value >= 2 * length) return whole.format(value / length) + " " + word;
       if (value < 0.1) return value >= 0.001 ? whole.format(value * 1000) + " ms" : "0 s";
-      return (value < 10 ? value.toFixed(1) : whole.format(value)) + " s";
+      return (value < 9.95 ? value.toFixed(1) : whole.format(value)) + " s";
     }
     if (unit === "bytes") {
       for (const word of ["B", "kB", "MB", "GB"]) {
@@ -49,7 +51,7 @@
       cursor: { y: false, drag: { x: false, y: false }, sync: { key: "charts" }, points: { size: 5 } },
       scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.05 : 1] } },
       axes: [
-        { ...axis, size: 22, space: 70, values: [[86400, "{MM}-{DD}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+        { ...axis, size: 22, space: 56, incrs: INCREMENTS, values: [[86400, "{MM}-{DD}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
         { ...axis, size: 56, space: 28, values: (_plot, ticks) => ticks.map((tick) => spell(tick, unit)) },
       ],
       series: [

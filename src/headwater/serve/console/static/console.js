@@ -13,9 +13,9 @@
     const time = exact.slice(11) + " UTC";
     live.classList.toggle("on", renewed && state === "live");
     live.classList.toggle("lost", state === "lost");
-    const words = { live: `as of ${time}`, held: `on hold, as of ${time}`, lost: `no answer since ${time}; trying again` };
+    const words = { live: `as of ${time}`, held: `paused, as of ${time}`, lost: `no answer since ${time}; trying again` };
     live.textContent = words[state];
-    const hint = { live: renewed ? "This page refreshes itself." : "Press r to reload.", held: "Refreshing is on hold while something is open, ticked or being edited.", lost: "" }[state];
+    const hint = { live: renewed ? "This page refreshes itself." : "Press r to reload.", held: "Refreshing is paused while something is open, selected or being edited.", lost: "" }[state];
     live.title = `${exact} UTC, your time ${asOf.toLocaleTimeString("en-GB", { timeZoneName: "short" })}. ${hint}`;
     // Said aloud once, not with every try.
     const aloud = state === "lost" ? "The server does not answer; the page tries again." : "";
@@ -42,6 +42,30 @@
     else say("lost");
   });
   for (const kind of ["htmx:sendError", "htmx:timeout"]) document.addEventListener(kind, () => say("lost"));
+
+  // ── Ages: what is not renewed grows older before the eyes ──
+  const ahead = Date.now() - Number(live.dataset.now);
+  const age = (seconds) => {
+    if (seconds < 9.95) return seconds.toFixed(1) + " s";
+    const [length, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([length]) => seconds >= 2 * length || length === 1);
+    return Math.round(seconds / length) + " " + unit;
+  };
+  setInterval(() => {
+    if (document.hidden) return;
+    for (const one of document.querySelectorAll("time[datetime]")) {
+      // What is renewed says its age as of then.
+      if (one.closest("[hx-trigger^=every]")) continue;
+      const ago = (Date.now() - ahead - Date.parse(one.dateTime)) / 1000;
+      one.textContent = ago >= 0 ? `${age(ago)} ago` : `in ${age(-ago)}`;
+    }
+  }, 1000);
+
+  // What was done is said once, not by every reload and bookmark.
+  const address = new URL(location.href);
+  if (address.searchParams.has("said")) {
+    address.searchParams.delete("said");
+    history.replaceState(null, "", address);
+  }
 
   // ── Light and dark ──
   const theme = document.getElementById("theme");
@@ -75,7 +99,7 @@
       await navigator.clipboard.writeText(code.textContent);
       news.textContent = button.firstChild.data = "Copied";
     } catch {
-      button.firstChild.data = "Marked";
+      button.firstChild.data = "Selected";
     }
     setTimeout(() => (button.firstChild.data = "Copy"), 2000);
   });

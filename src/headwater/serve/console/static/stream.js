@@ -222,11 +222,13 @@
     link.textContent = number(offset);
     return link;
   };
-  const line = (message) => {
-    const code = document.createElement("code");
-    const text = message.encoding ? `${message.encoding}: ${message.value}` : message.value;
-    code.textContent = text.length > 300 ? text.slice(0, 299) + "…" : text;
-    return code;
+  // As the server shows texts: what a screen does not show, or what turns the others round, is spelled.
+  const unseen = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+  const line = (kind, text, most) => {
+    const made = document.createElement(kind);
+    const shown = text.length > most ? text.slice(0, most - 1) + "…" : text;
+    made.textContent = shown.replace(unseen, (one) => "\\u" + one.charCodeAt(0).toString(16).padStart(4, "0"));
+    return made;
   };
   const follow = () => {
     source = new EventSource(`${tail.dataset.feed}?from=${next}`);
@@ -237,7 +239,10 @@
       next = message.offset + 1;
       seen += 1;
       const time = new Date(message.time_ms).toISOString().slice(11, 23);
-      add([cell("Offset", linked(message.offset), "n"), cell("Time", time), cell("Tag", message.tag), cell("Value", line(message))]);
+      const tag = line("span", message.tag, 120);
+      tag.className = "long";
+      const text = message.encoding ? `${message.encoding}: ${message.value}` : message.value;
+      add([cell("Offset", linked(message.offset), "n"), cell("Time", time), cell("Tag", tag), cell("Value", line("code", text, 300))]);
       say(`following, ${number(seen)} shown`);
     };
     source.addEventListener("skipped", (event) => {
@@ -260,7 +265,7 @@
     if (source) {
       source.close();
       source = null;
-      pause.textContent = "Go on";
+      pause.textContent = "Resume";
       say(`paused before ${number(next)}`);
     } else {
       pause.textContent = "Pause";

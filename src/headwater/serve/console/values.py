@@ -1,0 +1,111 @@
+"""How bytes and texts that producers wrote are shown: as JSON, text, Arrow or hex, cut where long.
+
+What is shown is exact: characters that a screen does not show, or that turn the order of the others
+round, are spelled as escapes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Any, Final
+
+import msgspec
+
+from headwater.serve.console.arrow_values import arrow_text
+
+_SHOWN_BYTES: Final = 4096
+# Indented JSON is longer than its bytes; so many of its characters are shown.
+_SHOWN_JSON: Final = 4 * _SHOWN_BYTES
+# A list of messages shows fifty values: larger ones are not indented.
+_INDENTED_BYTES: Final = 1_000_000
+_LINE: Final = 120
+# No text has these, unlike tabs and ends of lines.
+_BINARY: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# Controls, what has no width, and what changes the direction; not the joiners of words and emoji.
+_UNSEEN: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    r"\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: object) -> str:
+    """Return a text whose unseen characters are spelled as escapes, as Python spells them."""
+    return _UNSEEN.sub(_escaped, str(text))
+
+
+def line(text: object) -> str:
+    """Return a text as one line of a list, cut where long."""
+    shown = str(text)[: _LINE + 1]
+    return visible(shown if len(shown) <= _LINE else shown[: _LINE - 1] + "…")
+
+
+def hex_dump(value: bytes) -> str:
+    """Spell bytes as hex beside their characters, 16 in a line; cut where long."""
+    rows = []
+    for at in range(0, min(len(value), _SHOWN_BYTES), 16):
+        row = value[at : at + 16]
+        text = "".join(chr(sign) if 32 <= sign < 127 else "." for sign in row)
+        rows.append(f"{at:06x}  {row.hex(' '):<47}  {text}")
+    return "\n".join(rows)
+
+
+def payload(value: bytes) -> dict[str, Any]:
+    """Return how a value is shown: JSON with its fields in order, text, or hex; cut where long.
+
+    ``rest`` says how much is not shown, empty when all is.
+    """
+    text = _text(value)
+    if text is None:
+        return _as_bytes(value)
+    indented = _indented(value)
+    if indented is not None:
+        rest = _rest(len(indented) - _SHOWN_JSON, "character")
+        shown = _lines(indented[:_SHOWN_JSON])
+        return {"kind": "json", "text": shown, "rest": rest, "line": line(text)}
+    rest = _rest(len(value) - _SHOWN_BYTES, "byte")
+    return {"kind": "text", "text": _lines(text), "rest": rest, "line": line(text)}
+
+
+def _as_bytes(value: bytes) -> dict[str, Any]:
+    table = arrow_text(value)
+    if table is not None:
+        first = table.partition("\n")[0]
+        return {"kind": "arrow", "text": _lines(table), "rest": "", "line": line(first)}
+    spelled = value[:_SHOWN_BYTES].hex(" ")
+    rest = _rest(len(value) - _SHOWN_BYTES, "byte")
+    return {"kind": "hex", "text": spelled, "rest": rest, "line": line(spelled)}
+
+
+def _text(value: bytes) -> str | None:
+    """Return what a value begins with as text; None for one that is no text."""
+    cut = value[:_SHOWN_BYTES]
+    try:
+        # What is cut may end within a character.
+        text = codecs.getincrementaldecoder("utf-8")().decode(cut, final=len(cut) == len(value))
+    except UnicodeDecodeError:
+        return None
+    return None if _BINARY.search(text) else text
+
+
+def _indented(value: bytes) -> str | None:
+    if not value or len(value) > _INDENTED_BYTES:
+        return None
+    try:
+        return msgspec.json.format(value, indent=2).decode()
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _lines(text: str) -> str:
+    """Return a text of several lines; their ends and tabs stay."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join("\t".join(map(visible, one.split("\t"))) for one in lines)
+
+
+def _rest(count: int, unit: str) -> str:
+    return f"{count:,} more {unit}{'s' * (count != 1)}" if count > 0 else ""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
