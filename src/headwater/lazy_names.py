@@ -1,8 +1,8 @@
 """Names of a package that are imported with their first use, and the extra that brings them.
 
-A package states where its names live and hands its ``__getattr__`` to ``names_of``: importing the
-package costs nothing until a name is used, and a library that only some users need can be an extra
-of the distribution: who lacks it gets an ExtraMissing that names the extra.
+A package states where its names are defined and passes its ``__getattr__`` to ``names_of``:
+importing the package costs nothing until a name is used, and a library that only some users need
+can be an extra of the distribution: without it, ExtraMissing is raised, which names the extra.
 """
 
 from __future__ import annotations

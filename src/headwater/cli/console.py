@@ -17,9 +17,7 @@ def console(
             metavar="ADDR", help="Host and port of the loopback; port 0 takes a free one."
         ),
     ] = "127.0.0.1:0",
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Refuse whatever changes something.")
-    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse all changes.")] = False,
     no_open: Annotated[
         bool, typer.Option("--no-open", help="Print the address, and open no browser.")
     ] = False,

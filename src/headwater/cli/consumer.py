@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headwater.client import Headwater
     from headwater.outbox import Consumer
 
-app = typer.Typer(no_args_is_help=True, help="Look after consumers whose position is in SQL.")
+app = typer.Typer(no_args_is_help=True, help="Manage consumers whose position is in SQL.")
 
 ConsumerName = Annotated[
     str, typer.Argument(metavar="CONSUMER", help="Name of the consumer.", show_default=False)
@@ -58,7 +58,7 @@ def list_consumers(db: DatabaseUrl, store: StoreUrl = None, as_json: AsJson = Fa
             "idle for": lambda row: output.age_text(row.checkpoint.idle_ms),
         },
         as_json,
-        nothing="no consumers: one comes into being with its first run",
+        nothing="no consumers: a consumer is created by its first run",
     )
 
 
@@ -71,21 +71,22 @@ def seek(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set where a consumer goes on: on each of its streams, or on one, which an offset is of.
+    """Set where a consumer continues, on all of its streams or on one, which an offset needs.
 
-    What it has committed stays; a process that runs it follows.
+    What it has committed is kept; running processes follow.
     """
     position = options.position(to)
     with _known_consumer(db, store, name, stream) as (consumer, _):
         if isinstance(position, int) and len(consumer.streams) > 1:
             raise typer.BadParameter(
-                f"an offset is of one stream; name it by --stream: {', '.join(consumer.streams)}"
+                "an offset belongs to one stream; name it with --stream: "
+                f"{', '.join(consumer.streams)}"
             )
         sought = {place: consumer.seek(position, stream=place) for place in consumer.streams}
     for place, offset in sought.items():
         assert isinstance(offset, int), "of a stream, as no topic was named"
         done = views.outboxes.ConsumerSoughtView(consumer=name, stream=place, next=offset)
-        output.answer(done, f"{name} goes on at {offset} of {place}", as_json)
+        output.answer(done, f"{name} continues at {offset} of {place}", as_json)
 
 
 @app.command()
@@ -119,6 +120,44 @@ def dead(
 
 
 @app.command()
+def redrive(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:APP",
+            help="The application that declares the consumer, as for `headwater run`.",
+            show_default=False,
+        ),
+    ],
+    name: ConsumerName,
+    db: Annotated[
+        str | None,
+        typer.Option(
+            "--db",
+            metavar="URL",
+            envvar="HEADWATER_DB",
+            help="The database, in place of that of the application.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Handle the dead letters of a consumer again, by the handler of its application.
+
+    In order, each with its effect exactly once, after messages that came later. One that fails
+    again stays a dead letter. May run while the application runs.
+    """
+    from headwater.app.loading import load_app
+    from headwater.app.redriving import redrive_letters
+
+    done = redrive_letters(load_app(target), name, store, db)
+    view = views.outboxes.ConsumerRedrivenView.of(done, consumer=name)
+    again = f"; {done.failed} failed again and stay dead letters" if done.failed else ""
+    output.answer(view, f"handled {done.handled}{again}", as_json)
+
+
+@app.command()
 def remove(
     name: ConsumerName,
     db: DatabaseUrl,
@@ -126,7 +165,7 @@ def remove(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the position of a consumer, so that retention waits no longer and it begins anew."""
+    """Remove the position of a consumer: retention no longer waits for it, and it starts again."""
     with _known_consumer(db, store, name, stream) as (consumer, _):
         consumer.remove()
         streams = list(consumer.streams)
@@ -142,7 +181,7 @@ def forget(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make retention wait no longer for a consumer until it runs again; its position stays."""
+    """Stop retention from waiting for a consumer until it runs again; its position is kept."""
     from headwater.outbox.known_consumers import forget_consumer
 
     with _known_consumer(db, store, name, stream) as (consumer, hw):

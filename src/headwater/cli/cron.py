@@ -1,4 +1,4 @@
-"""``headwater cron``: timed jobs, when they run, what became of them; pause them, run them now."""
+"""``headwater cron``: timed jobs, when they run, what happened to them; pause them, run one now."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headwater.timed.states import JobEvent
     from headwater.timed.timed_jobs import TimedJobs
 
-app = typer.Typer(no_args_is_help=True, help="Look after timed jobs.")
+app = typer.Typer(no_args_is_help=True, help="Manage timed jobs.")
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", show_default=False)]
 
@@ -42,7 +42,7 @@ def list_jobs(store: StoreUrl = None, as_json: AsJson = False) -> None:
             "state": _state,
         },
         as_json,
-        nothing="no timed jobs: a job comes into being when a runner declares it",
+        nothing="no timed jobs: a job is created when a runner declares it",
         styles={"paused": "yellow", "running": "green", "failed": "red", "lost": "red"},
     )
 
@@ -88,7 +88,7 @@ def _what(event: JobEvent) -> str:
 
 @app.command()
 def pause(name: JobName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Begin no run of a job until resume; runs that go on end as they would."""
+    """Start no run of a job until resume; runs that have started finish."""
     with _jobs(store) as jobs:
         changed = jobs.pause(name)
     _show_state(name, "paused", changed, as_json)
@@ -109,7 +109,7 @@ def _show_state(name: str, state: Literal["paused", "runs"], changed: bool, as_j
 
 @app.command()
 def run(name: JobName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Have a runner run a job now, also while it is paused; recorded as by hand."""
+    """Let a runner run a job now, even while it is paused; it is recorded as run by hand."""
     with _jobs(store) as jobs:
         jobs.run(name)
     done = views.timed.TimedJobAskedView(job=name)

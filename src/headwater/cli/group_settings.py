@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 import typer
 
 from headwater.cli import options
-from headwater.errors import InvalidInput, UnknownGroup
+from headwater.errors import InvalidInput
 
 GroupStart = Annotated[
     str | None,
@@ -25,7 +25,7 @@ MaxPending = Annotated[
     typer.Option(
         min=0,
         metavar="N",
-        help="Hand out nothing new while N messages await their ack; 0: no limit.",
+        help="Deliver no new messages while N await their ack; 0: no limit.",
         show_default=False,
     ),
 ]
@@ -50,7 +50,7 @@ KeepOrder = Annotated[
     bool,
     typer.Option(
         "--ordered",
-        help="Keep the order of each tag from now on: one waits until those before it are done.",
+        help="Keep the order of each tag from now on: a message waits for those before it.",
     ),
 ]
 
@@ -83,14 +83,16 @@ class GroupSettings(NamedTuple):
             raise typer.BadParameter(
                 "--dead-letters-to excludes --dead-letters and --no-dead-letters"
             )
-        position = None if start is None else options.position(start)
+        position = None if start is None else options.position(start, "--start")
         letters = dead_letters if letters_to is None else letters_to
         return cls(position, max_pending, letters, ordered)
 
-    def check(self, where: str, name: str, group: str, there: Collection[str]) -> None:
+    def check(self, where: str, group: str, there: Collection[str]) -> None:
         """Refuse to create a group that is there, or to change one that is not."""
         if self.start is not None and group in there:
             command = f"headwater {where.partition(' ')[0]} seek"
             raise InvalidInput(f"{where} has a group {group!r}; use `{command}` to move it")
         if self.start is None and group not in there:
-            raise UnknownGroup(name, group, options.similar(group, there))
+            likely = options.similar(group, there)
+            cure = f"did you mean {likely!r}?" if likely else "give --start, to create it"
+            raise InvalidInput(f"{where} has no group {group!r}; {cure}")

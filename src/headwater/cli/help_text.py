@@ -8,12 +8,15 @@ out: nothing behind a flag, ``STREAM [TAG] OFFSET...`` in the usage.
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from headwater.cli.options import milliseconds
+from headwater.cli.typed_words import as_typed, not_utf8
+from headwater.errors import InvalidInput
 
 # What stands behind an option that says it nowhere else: the same word in every command.
 _METAVARS = {
@@ -57,10 +60,15 @@ USAGE_ERROR: Any = typer.BadParameter.__base__
 
 # What Typer says in the words of the library that checks types for it, and what is meant.
 _WORDS = {
+    r"(?<=-ms': )Input should be a valid integer, .*": "it must be milliseconds or a span like 30s",
     "a valid integer, unable to parse string as an integer": "a whole number",
     "a valid number, unable to parse string as a number": "a number",
+    r"greater than or equal to (\S+)": r"\1 or more",
+    r"less than or equal to (\S+)": r"\1 or less",
     "Input should be": "it must be",
     "Value error, ": "",
+    # An argument that may be left out.
+    r"'\[(\w+)\](\.\.\.)?'": r"'\1'",
 }
 
 
@@ -101,6 +109,17 @@ class PlainCommand(_PlainFlags, TyperCommand):
                 error.message = f"Write {option.opts[0]} {option.metavar}."
             raise
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what the library refuses is told in the words of the command."""
+        try:
+            return super().invoke(ctx)
+        except (InvalidInput, UnicodeEncodeError) as error:
+            parameters = self.get_params(ctx)
+            typed = not_utf8(str(error), parameters, ctx.params) or as_typed(str(error), parameters)
+            if typed == str(error):
+                raise
+            raise InvalidInput(typed) from error
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage behind the name of the command."""
         arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
@@ -115,7 +134,7 @@ def usage_text(error: Any) -> str:
     """Return what is wrong with a command as it was typed, and where its help is."""
     said = error.format_message().rstrip(".")
     for theirs, ours in _WORDS.items():
-        said = said.replace(theirs, ours)
+        said = re.sub(theirs, ours, said)
     context = getattr(error, "ctx", None)
     return f"{said}; see '{context.command_path} -h'" if context is not None else said
 

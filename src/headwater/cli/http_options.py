@@ -22,7 +22,7 @@ class HttpFlags(OptionGroup):
         int, typer.Option(metavar="N", help="Connections that may be open.")
     ] = _DEFAULTS.max_connections
     max_anonymous: Annotated[
-        int, typer.Option(metavar="N", help="Those of them that have shown no token.")
+        int, typer.Option(metavar="N", help="Connections whose clients have shown no token.")
     ] = _DEFAULTS.max_anonymous
     max_buffered: Annotated[
         str, typer.Option(metavar="SIZE", help="What all connections may buffer together.")
@@ -60,7 +60,7 @@ class HttpFlags(OptionGroup):
     drain_ms: Annotated[
         int,
         typer.Option(
-            "--drain-ms", help="Milliseconds that requests under way have left at the end."
+            "--drain-ms", help="Milliseconds that running requests have to finish after a signal."
         ),
     ] = _DEFAULTS.drain_ms
 
@@ -69,10 +69,10 @@ class HttpFlags(OptionGroup):
         return HttpLimits(
             max_connections=self.max_connections,
             max_anonymous=self.max_anonymous,
-            max_buffered=size_bytes(self.max_buffered),
-            max_head=size_bytes(self.max_head),
+            max_buffered=size_bytes(self.max_buffered, "--max-buffered"),
+            max_head=size_bytes(self.max_head, "--max-head"),
             max_headers=self.max_headers,
-            max_body=size_bytes(self.max_body),
+            max_body=size_bytes(self.max_body, "--max-body"),
             head_ms=self.head_ms,
             request_ms=self.request_ms,
             idle_ms=self.idle_ms,

@@ -12,6 +12,7 @@ from headwater.cli import output
 from headwater.cli.monitoring_options import MonitoringFlags
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, StoreUrl, connected, known
+from headwater.cli.queue.cli_types import known_in
 from headwater.errors import StoreError, UnreadableNode
 from headwater.outages import store_may_recover
 
@@ -73,7 +74,7 @@ def keep(
     """Seal nodes, apply retention, compact where asked for, and give up what has expired.
 
     In queues, messages that were not acknowledged in time are redelivered or given up. In channels
-    of dirty lists, a change of the number of shards is brought to its end.
+    of dirty lists, a change of the number of shards is completed.
 
     It runs until Ctrl-C or SIGTERM, prints a line for each change, and exits with 0. Any number may
     run at once. With --once the exit code is 1 when something could not be done.
@@ -84,6 +85,8 @@ def keep(
     with stop_on_signals(stop.set), connected(store) as hw, monitoring.watched(store):
         for name in streams or ():
             known(hw, name)
+        for name in queues or ():
+            known_in(hw, name)
         chores = _chores(hw, streams, queues, as_json)
         while not stop.is_set():
             done = True
@@ -94,7 +97,7 @@ def keep(
                             break
                         done &= _keep_one(kind, name)
             except StoreError as error:
-                # A store that is away may be back in the next round.
+                # A store that is down may be back in the next round.
                 if once or not store_may_recover(error):
                     raise
                 output.warn(f"error: {error}")
@@ -104,7 +107,7 @@ def keep(
 
 
 def _keep_one(kind: _Chores, name: str) -> bool:
-    """Look after one object; damage of it is reported, and keeps nobody from the others."""
+    """Keep one object; damage of it is reported and does not affect the others."""
     try:
         return kind.keep(name)
     except UnreadableNode as error:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Annotated
 
 import typer
 
+from headwater.cli.options import point_in_time
 from headwater.failures import LetterFilter
 from headwater.store.pacing import MAX_RATE
 
@@ -58,13 +58,7 @@ def letter_filter(
 def _ms(word: str | None, option: str) -> int | None:
     if word is None:
         return None
-    try:
-        time = dt.datetime.fromisoformat(word)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{option}: {word!r} is not a time like 2030-01-31T12:00:00Z"
-        ) from None
-    return int(time.timestamp() * 1000)
+    return int(point_in_time(word, option).timestamp() * 1000)
 
 
 def check_one_choice(named: object, matching: LetterFilter | None) -> None:

@@ -15,7 +15,7 @@ InFlight = Annotated[
         min=1,
         max=MAX_IN_FLIGHT,
         metavar="N",
-        help="So many messages are with consumers at once.",
+        help="At most N messages are with consumers at once.",
         show_default=False,
     ),
 ]
@@ -26,7 +26,7 @@ InFlightPerKey = Annotated[
         min=1,
         max=MAX_IN_FLIGHT,
         metavar="N",
-        help="So many messages of one tag are with members at once.",
+        help="At most N messages of one tag are with members at once.",
         show_default=False,
     ),
 ]
@@ -35,7 +35,7 @@ HandOutRate = Annotated[
     typer.Option(
         "--rate",
         metavar="RATE",
-        help="So many are handed out in a time, retries included: 100/s, '100/s burst 20', 10/m.",
+        help="How many are delivered per time, retries included: 100/s, '100/s burst 20', 10/m.",
         show_default=False,
     ),
 ]
@@ -48,7 +48,7 @@ RatePerKey = Annotated[
         show_default=False,
     ),
 ]
-NoLimits = Annotated[bool, typer.Option("--none", help="Take all limits off.")]
+NoLimits = Annotated[bool, typer.Option("--none", help="Remove all limits.")]
 
 
 def wanted_limits(
@@ -61,12 +61,12 @@ def wanted_limits(
     """Return the limits that a command was asked to set; None when it is to show them."""
     limits = Limits(in_flight, in_flight_per_key, rate, rate_per_key)
     if limits and none:
-        raise typer.BadParameter("--none takes all limits off; give it alone")
+        raise typer.BadParameter("--none removes all limits; give it alone")
     return limits if limits else NO_LIMITS if none else None
 
 
 def limits_text(limits: Limits, before: Limits) -> str:
-    """Return what became of limits, as a sentence."""
+    """Return what happened to limits, as a sentence."""
     if limits == before:
         return f"limits: {limits}"
     return f"limits: {limits} (before: {before})"

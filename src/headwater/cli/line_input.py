@@ -19,6 +19,7 @@ from headwater import views
 from headwater.cli import output
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES
+from headwater.text_or_base64 import BASE64, from_text
 
 if TYPE_CHECKING:
     from headwater.log.stream import Stream
@@ -63,6 +64,7 @@ class Given(NamedTuple):
     producer: str | None
     sequence: int | None
     headers: Mapping[str, bytes] = MappingProxyType({})
+    in_base64: bool = False
 
     def check(self) -> None:
         """Refuse what does not go together."""
@@ -74,6 +76,8 @@ class Given(NamedTuple):
             if self.line_tag is not None or self.separator is not None:
                 raise typer.BadParameter("--tag and --separator are for lines from standard input")
             return
+        if self.in_base64:
+            raise typer.BadParameter("--base64 is for one message: give TAG and VALUE")
         if self.line_tag is not None and self.separator is not None:
             raise typer.BadParameter("--tag and --separator exclude each other")
         if self.producer is not None:
@@ -143,6 +147,15 @@ class _InTopic:
         return ", ".join(f"{place}:{output.range_text(*span)}" for place, span in spans)
 
 
+def _bytes_of(value: str, in_base64: bool) -> bytes:
+    if not in_base64:
+        return os.fsencode(value)
+    try:
+        return os.fsencode(from_text(value, BASE64))
+    except ValueError as error:
+        raise InvalidInput(f"{error}; give VALUE as base64, or leave --base64 out") from None
+
+
 def write_given(target: Stream | Topic, given: Given, as_json: bool) -> None:
     """Write what a command was given to a stream or a topic, and print where it went."""
     from headwater.log.topic import Topic
@@ -151,7 +164,7 @@ def write_given(target: Stream | Topic, given: Given, as_json: bool) -> None:
     if given.tag is None or given.value is None:
         _write_lines(target, given, where, as_json)
         return
-    message: list[Any] = [(given.tag, os.fsencode(given.value), given.headers)]
+    message: list[Any] = [(given.tag, _bytes_of(given.value, given.in_base64), given.headers)]
     where.add(
         target.write_many(
             message, backlog=given.backlog, producer=given.producer, sequence=given.sequence
@@ -162,7 +175,7 @@ def write_given(target: Stream | Topic, given: Given, as_json: bool) -> None:
 
 
 def _write_lines(target: Stream | Topic, given: Given, where: Any, as_json: bool) -> None:
-    """Write a message per line and print how many; also when an error or Ctrl-C ends it."""
+    """Write a message per line and print how many; even when an error or Ctrl-C ends it."""
     source = sys.stdin.buffer
     split = Split(given.line_tag or "", given.separator)
     written = 0

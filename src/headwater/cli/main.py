@@ -17,7 +17,9 @@ from headwater.cli import (
     cron,
     doctor,
     ick,
+    job,
     keep,
+    letters,
     outbox,
     output,
     queue,
@@ -44,7 +46,7 @@ from headwater.profiles import CONFIG_VARIABLE, PROFILE_VARIABLE
 class _OneLineErrors(PlainGroup):
     """Prints errors as one line each: what Headwater refuses, exit 1, and bad usage, exit 2.
 
-    Exits with 0 when whoever read standard output has enough, also of a help text.
+    Exits with 0 when the reader of standard output has gone, even for a help text.
     """
 
     def make_context(self, *args: Any, **options: Any) -> Any:
@@ -94,6 +96,8 @@ app.add_typer(outbox.app, name="outbox")
 app.add_typer(consumer.app, name="consumer")
 app.add_typer(spark.app, name="spark")
 app.add_typer(cron.app, name="cron")
+app.add_typer(letters.app, name="letters")
+app.add_typer(job.app, name="job")
 app.command("serve")(serve.serve)
 app.command("console")(console.console)
 app.command("top")(top.top)
@@ -138,8 +142,8 @@ def main(
             "--profile",
             metavar="NAME",
             envvar=PROFILE_VARIABLE,
-            help="A profile of headwater.toml: what it sets counts where neither an option nor an "
-            "environment variable says otherwise. Default: the one that the file names.",
+            help="A profile of headwater.toml; options and environment variables override it. "
+            "Default: the one that the file names.",
             show_default=False,
         ),
     ] = None,

@@ -9,24 +9,32 @@ import typer
 
 OneTag = Annotated[str | None, typer.Argument(metavar="TAG", help="One message: its tag.")]
 OneValue = Annotated[str | None, typer.Argument(metavar="VALUE", help="One message: its value.")]
+InBase64 = Annotated[
+    bool, typer.Option("--base64", help="VALUE is base64, of which the bytes are written.")
+]
 LineTag = Annotated[
     str | None, typer.Option("--tag", help="Lines of stdin: the tag of every message.")
 ]
 Separator = Annotated[
     str | None,
     typer.Option(
-        "--separator", help="Lines of stdin: the text between tag and value, where it is first."
+        "--separator",
+        help="Lines of stdin: the text between tag and value; its first occurrence counts.",
     ),
 ]
 Backlog = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="N", help="Then evict old messages, but keep at least N, and all needed."
+        min=0,
+        metavar="N",
+        help="Then evict old messages, but keep at least N, and all that readers need.",
     ),
 ]
 Producer = Annotated[
     str | None,
-    typer.Option(help="One message: who writes it. A repeat with the same --sequence is one."),
+    typer.Option(
+        help="One message: who writes it. A repeat with the same --sequence writes nothing."
+    ),
 ]
 Sequence = Annotated[
     int | None,

@@ -25,7 +25,7 @@ class MonitoringFlags(OptionGroup):
         str | None,
         typer.Option(
             metavar="ADDR",
-            help="Host and port at which /metrics, /healthz and /readyz are answered.",
+            help="Serve /metrics, /healthz and /readyz at this host and port.",
             show_default=False,
         ),
     ] = None
@@ -34,8 +34,8 @@ class MonitoringFlags(OptionGroup):
         typer.Option(
             metavar="FILE",
             envvar="HEADWATER_TOKENS",
-            help="The file of tokens, made by `headwater token`, one of which /metrics then needs; "
-            "without it, --metrics is on the loopback only.",
+            help="The file of tokens, made by `headwater token`; /metrics then needs one of them. "
+            "Without it, --metrics listens on the loopback only.",
             show_default=False,
         ),
     ] = None

@@ -13,7 +13,7 @@ import typer
 
 from headwater.cli import completing
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
-from headwater.inputs import parse_size, parse_span
+from headwater.inputs import MAX_EXACT, parse_size, parse_span
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
@@ -47,7 +47,7 @@ History = Annotated[
 ServedFarm = Annotated[
     str | None,
     typer.Option(
-        "--farm", metavar="FARM", help="The timelines that are served, too.", show_default=False
+        "--farm", metavar="FARM", help="Also serve the timelines of this farm.", show_default=False
     ),
 ]
 ServedDatabase = Annotated[
@@ -56,7 +56,7 @@ ServedDatabase = Annotated[
         "--db",
         metavar="URL",
         envvar="HEADWATER_DB",
-        help="The database whose outbox and consumers are served, too.",
+        help="Also serve the outbox and consumers of this database.",
         show_default=False,
     ),
 ]
@@ -113,7 +113,7 @@ Count = Annotated[
 ]
 BatchSize = Annotated[
     int,
-    typer.Option("--batch", min=1, max=100_000, help="Lines of stdin that are sent at once."),
+    typer.Option("--batch", min=1, max=100_000, help="Lines of stdin in one batch."),
 ]
 BlockMs = Annotated[
     int, typer.Option(min=0, help="Milliseconds to wait for a first message, when there is none.")
@@ -195,22 +195,36 @@ def confirm(question: str, yes: bool) -> None:
     try:
         typer.confirm(question, abort=True, err=True)
     except typer.Abort:
-        if not sys.stdin.isatty():
-            typer.echo("nothing was removed; without a terminal, say --yes", err=True)
-        raise
+        if sys.stdin.isatty():
+            raise
+        typer.echo(err=True)  # behind the question
+        raise InvalidInput("nothing was removed; without a terminal, say --yes") from None
+
+
+def refused(why: str, option: str) -> typer.BadParameter:
+    """Return the error that what was given for an option, or an argument, cannot be used."""
+    return typer.BadParameter(why, param_hint=f"'{option}'")
 
 
 def offsets(words: list[str]) -> list[int | tuple[int, int]]:
     """Parse offsets, as 5, and ranges of them, as 5-9."""
     found: list[int | tuple[int, int]] = []
     for word in words:
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", word, re.ASCII)
         if not match:
-            raise typer.BadParameter(f"{word!r} is not an offset like 5 or a range like 5-9")
-        if match[2] and int(match[2]) < int(match[1]):
+            raise refused(f"{word!r} is not an offset like 5 or a range like 5-9", "OFFSET")
+        ends = [_offset(end, "OFFSET") for end in match.groups() if end is not None]
+        if ends != sorted(ends):
             raise InvalidInput(f"the range {word} ends before it starts; swap its ends")
-        found.append((int(match[1]), int(match[2])) if match[2] else int(match[1]))
+        found.append((ends[0], ends[1]) if len(ends) == 2 else ends[0])
     return found
+
+
+def _offset(word: str, option: str) -> int:
+    offset = int(word)
+    if not 1 <= offset <= MAX_EXACT:
+        raise refused(f"{word} is not an offset; offsets are from 1 to {MAX_EXACT}", option)
+    return offset
 
 
 def in_topic(words: list[str]) -> dict[int, list[int | tuple[int, int]]]:
@@ -218,9 +232,10 @@ def in_topic(words: list[str]) -> dict[int, list[int | tuple[int, int]]]:
     found: dict[int, list[int | tuple[int, int]]] = {}
     for word in words:
         place, colon, rest = word.partition(":")
-        if not (colon and place.isdecimal()):
-            raise typer.BadParameter(
-                f"{word!r} is not a partition with an offset like 3:5 or a range like 3:5-9"
+        if not (colon and place.isascii() and place.isdecimal()):
+            raise refused(
+                f"{word!r} is not a partition with an offset like 3:5 or a range like 3:5-9",
+                "OFFSET",
             )
         found.setdefault(int(place), []).extend(offsets([rest]))
     return found
@@ -228,26 +243,39 @@ def in_topic(words: list[str]) -> dict[int, list[int | tuple[int, int]]]:
 
 def milliseconds(word: str) -> str:
     """Return a span of time with a unit as bare milliseconds; other words as they are."""
-    return str(duration_ms(word)) if re.fullmatch(r"\d+(ms|[smhdw])", word) else word
+    return str(parse_span(word)) if re.fullmatch(r"\d+(ms|[smhdw])", word) else word
 
 
-def duration_ms(word: str) -> int:
+def duration_ms(word: str, option: str) -> int:
     """Parse a span of time, as 7d, 12h, 30m, 45s, 500ms; a bare number is milliseconds."""
     try:
         return parse_span(word)
     except InvalidInput as error:
-        raise typer.BadParameter(str(error)) from None
+        raise refused(str(error), option) from None
 
 
-def size_bytes(word: str) -> int:
+def size_bytes(word: str, option: str) -> int:
     """Parse a size, as 1000000, 500MB, 2GiB."""
     try:
         return parse_size(word)
     except InvalidInput as error:
-        raise typer.BadParameter(str(error)) from None
+        raise refused(str(error), option) from None
 
 
-def position(word: str) -> Literal["first", "last"] | int | dt.datetime:
+def point_in_time(word: str, option: str) -> dt.datetime:
+    """Parse a time as ISO 8601 writes it; without a zone it is that of this machine."""
+    try:
+        time = dt.datetime.fromisoformat(word)
+        # A time that a zone puts before the year 1 or behind 9999 has no number of seconds.
+        time = time if time.tzinfo else time.astimezone()
+        if time.timestamp() >= 0:
+            return time
+    except (ValueError, OverflowError):
+        pass
+    raise refused(f"{word!r} is not a time like 2030-01-31T12:00:00Z", option)
+
+
+def position(word: str, option: str = "TO") -> Literal["first", "last"] | int | dt.datetime:
     """Parse a place in a stream: first, last, an offset, or a time as ISO 8601 writes it.
 
     A time without a zone is that of this machine.
@@ -256,12 +284,10 @@ def position(word: str) -> Literal["first", "last"] | int | dt.datetime:
         return "first"
     if word == "last":
         return "last"
-    if word.isdecimal():
-        return int(word)
+    if word.isascii() and word.isdecimal():
+        return _offset(word, option)
     try:
-        time = dt.datetime.fromisoformat(word)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{word!r} is neither 'first', 'last', an offset nor a time like 2030-01-31T12:00:00Z"
-        ) from None
-    return time if time.tzinfo else time.astimezone()
+        return point_in_time(word, option)
+    except typer.BadParameter:
+        like = "'first', 'last', an offset nor a time like 2030-01-31T12:00:00Z"
+        raise refused(f"{word!r} is neither {like}", option) from None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headwater.metrics.exposition import Page
     from headwater.outbox import Outbox, Progress, Status, Streamer
 
-app = typer.Typer(no_args_is_help=True, help="Stream what transactions staged in SQL to the log.")
+app = typer.Typer(no_args_is_help=True, help="Move what SQL transactions staged to the log.")
 
 _LOOK_S = 1.0
 # The rate is taken over this many looks.
@@ -63,10 +63,10 @@ def stream(
     *,
     monitoring: MonitoringFlags,
 ) -> None:
-    """Stream until Ctrl-C or SIGTERM. One leads; any number may stand by.
+    """Move staged rows to the log until Ctrl-C or SIGTERM. One process leads, others stand by.
 
     It shows rate, backlog and the age of the oldest staged row; without a terminal it prints a line
-    when anything has changed. Either signal ends it with exit code 0, after the batch at hand.
+    when anything has changed. Either signal ends it with exit code 0, after the current batch.
     """
     from headwater.outbox import Outbox, Streamer
     from headwater.sql.engines import open_engine
@@ -101,7 +101,8 @@ def status(db: DatabaseUrl, as_json: AsJson = False) -> None:
         [
             ("staged", _backlog(found)),
             ("oldest", output.age_text(found.oldest_ms)),
-            ("streamer", "leads" if found.streaming else "none"),
+            ("streamer", found.leader or "none"),
+            ("rows/s", None if found.rows_per_s is None else f"{found.rows_per_s:.1f}"),
             ("last batch", f"{found.batch}, by {found.producer}" if found.batch else None),
             ("batch idle for", output.age_text(found.batch_idle_ms)),
             ("on its way", found.claimed),
@@ -154,7 +155,7 @@ class _StreamerScreen:
         self._looks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=_LOOKS)
 
     def watch(self, over: threading.Event, console: Console, every: float) -> None:
-        """Look now and then until it is over; without a terminal, print what has changed."""
+        """Look from time to time until it is over; without a terminal, print what has changed."""
         shown: tuple[object, ...] | None = None
         at = time.monotonic()
         while True:

@@ -28,7 +28,10 @@ T = TypeVar("T")
 # A table that goes to a file or a pipe is as wide as its contents.
 _UNBOUNDED = 1_000_000
 
-# Columns of what users write: a text, also when it is made of digits.
+# A column that wraps is at least so wide; a table without room for that is printed row by row.
+_LEAST_FOLDED = 16
+
+# Columns of what users write: a text, even when it is made of digits.
 _TEXTS = {"tag", "value", "member"}
 
 
@@ -47,7 +50,7 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def ending_with_its_reader() -> Iterator[None]:
-    """End a block in peace when whoever read standard output has gone."""
+    """End a block quietly when the reader of standard output has gone."""
     try:
         yield
     except BrokenPipeError:
@@ -112,7 +115,8 @@ def show_table(
 ) -> None:
     """Print a table: numbers to the right; the last ``fold`` columns wrap when it is narrow.
 
-    What users write is a text, also when it is made of digits, and stays on the left.
+    Where a terminal is too narrow even so, each row becomes several lines, so that no number is
+    cut. What users write is a text, even when it is made of digits, and stays on the left.
     ``styles`` maps a word to the style of the cells that hold only that word.
     """
     cells = [[readable(cell) for cell in row] for row in rows]
@@ -123,6 +127,9 @@ def show_table(
     out = console()
     if not out.is_terminal:
         typer.echo("\n".join(_plain_lines(headings, cells, right)).encode())
+        return
+    if _least_width(headings, cells, fold) > out.width:
+        _show_apart(headings, cells, styles or {}, out)
         return
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     for place, heading in enumerate(headings):
@@ -135,6 +142,32 @@ def show_table(
     for row in cells:
         table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
     out.print(table)
+
+
+def _least_width(headings: Sequence[str], cells: Sequence[Sequence[str]], fold: int) -> int:
+    """Return the columns of a terminal that a table needs to be readable."""
+    widths = [max(map(cell_len, column)) for column in zip(headings, *cells, strict=True)]
+    folded = len(widths) - fold
+    widths[folded:] = [min(width, _LEAST_FOLDED) for width in widths[folded:]]
+    return sum(widths) + 3 * (len(widths) - 1)
+
+
+def _show_apart(
+    headings: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    styles: Mapping[str, str],
+    out: Console,
+) -> None:
+    """Print each row as lines: a heading with its cell."""
+    for number, row in enumerate(cells):
+        if number:
+            out.print()
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column(no_wrap=True, style="bold")
+        table.add_column(overflow="fold")
+        for heading, cell in zip(headings, row, strict=True):
+            table.add_row(heading, Text(cell, styles.get(cell, "")))
+        out.print(table)
 
 
 def _plain_lines(

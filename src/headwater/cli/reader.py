@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from headwater.views.readers import ReaderView
 
 app = typer.Typer(
-    no_args_is_help=True, help="See whom retention waits for: SQL consumers, queries of Spark, you."
+    no_args_is_help=True,
+    help="Manage the readers that retention waits for: SQL consumers, Spark queries, yours.",
 )
 
 ReaderName = Annotated[
@@ -76,9 +77,9 @@ def seek(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set which offset a reader needs next: retention keeps all from there on.
+    """Set which offset a reader needs next: retention keeps everything from there on.
 
-    A reader that runs reports its own position again. A SQL consumer is moved by `consumer seek`.
+    A reader that runs reports its own position again. Move a SQL consumer with `consumer seek`.
     """
     position = options.position(to)
     if reader.startswith(_CONSUMER):
@@ -97,7 +98,7 @@ def seek(
 def forget(
     name: StreamName, reader: ReaderName, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Make retention of a stream wait no longer for a reader; one that runs registers again."""
+    """Stop retention of a stream from waiting for a reader; a running reader registers again."""
     with known_stream(store, name) as stream:
         _require(stream, reader)
         stream.forget_reader(reader)
@@ -107,7 +108,7 @@ def forget(
 
 @app.command()
 def remove(reader: ReaderName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Forget a reader on every stream, as one that will not come back."""
+    """Forget a reader that will not come back, on every stream."""
     with connected(store) as hw:
         streams = hw.store.run(views.overview.all_streams())
         held = [stream.name for stream in streams if reader in stream.readers]

@@ -20,7 +20,7 @@ class RespFlags(OptionGroup):
     """The limits of the door that are not those of HTTP, too."""
 
     resp_max_connections: Annotated[
-        int, typer.Option(metavar="N", help="Clients of Redis that may be connected.")
+        int, typer.Option(metavar="N", help="Redis clients that may be connected.")
     ] = _DEFAULTS.max_connections
     resp_max_buffered: Annotated[
         str, typer.Option(metavar="SIZE", help="What all of them may buffer together.")
@@ -37,9 +37,9 @@ class RespFlags(OptionGroup):
         return RespLimits(
             max_connections=self.resp_max_connections,
             max_anonymous=http.max_anonymous,
-            max_buffered=size_bytes(self.resp_max_buffered),
-            max_frame=size_bytes(self.resp_max_frame),
-            max_reply=size_bytes(self.resp_max_reply),
+            max_buffered=size_bytes(self.resp_max_buffered, "--resp-max-buffered"),
+            max_frame=size_bytes(self.resp_max_frame, "--resp-max-frame"),
+            max_reply=size_bytes(self.resp_max_reply, "--resp-max-reply"),
             hello_ms=http.head_ms,
             frame_ms=http.request_ms,
             reply_ms=http.reply_ms,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headwater.cli import output
-from headwater.cli.options import StoreUrl, duration_ms, size_bytes
+from headwater.cli.options import StoreUrl, duration_ms, refused, size_bytes
 from headwater.errors import AppRefused
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headwater.app.supervisor import RunPlan, Supervisor
 
 _BAD_APP = 2
+# Less than any process uses before its first message: such a limit would replace it for ever.
+_LEAST_MEMORY = 50_000_000
 
 
 def run(
@@ -42,7 +44,9 @@ def run(
     ] = 1,
     drain: Annotated[
         str,
-        typer.Option(metavar="TIME", help="How long handlers that have begun may take at the end."),
+        typer.Option(
+            metavar="TIME", help="How long running handlers may take to finish after a signal."
+        ),
     ] = "30s",
     max_memory: Annotated[
         str | None,
@@ -57,7 +61,7 @@ def run(
         typer.Option(
             "--http",
             metavar="ADDR",
-            help="Host and port at which /metrics, /healthz and /readyz are answered.",
+            help="Serve /metrics, /healthz and /readyz at this host and port.",
             show_default=False,
         ),
     ] = None,
@@ -66,8 +70,8 @@ def run(
         typer.Option(
             metavar="FILE",
             envvar="HEADWATER_TOKENS",
-            help="The file of tokens, made by `headwater token`, one of which /metrics then needs; "
-            "without it, --http is on the loopback only.",
+            help="The file of tokens, made by `headwater token`; /metrics then needs one of them. "
+            "Without it, --http listens on the loopback only.",
             show_default=False,
         ),
     ] = None,
@@ -84,7 +88,7 @@ def run(
     ] = None,
     reload: Annotated[
         bool,
-        typer.Option("--reload", help="Start again when a file of the application changes."),
+        typer.Option("--reload", help="Restart when a file of the application changes."),
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the parts; exit with 2 if one cannot run.")
@@ -102,18 +106,18 @@ def run(
 ) -> None:
     """Run the parts of an application until Ctrl-C or SIGTERM.
 
-    First all parts are checked: what is wrong is listed, and the exit code is 2. A part or a
-    process that dies is started again. Either signal lets handlers that have begun end within
-    --drain; what is not done is given back at once, and the exit code is 0. A second signal ends
-    that wait.
+    All parts are checked first: problems are listed, and the exit code is 2. A part or a process
+    that dies is started again. After either signal, running handlers have --drain to finish; what
+    is not done is returned at once, and the exit code is 0. A second signal ends that wait.
     """
     from headwater.app.supervisor import RunPlan, Supervisor
 
     console = output.console()
     watched = console.is_terminal if view is None else view
     plan = RunPlan(
-        target, store, db, tuple(only or ()), tuple(without or ()), workers, duration_ms(drain),
-        0 if max_memory is None else size_bytes(max_memory), log, reload,
+        target, store, db, tuple(only or ()), tuple(without or ()), workers,
+        duration_ms(drain, "--drain"), 0 if max_memory is None else _memory_limit(max_memory),
+        log, reload,
         watched=watched or http is not None,
     )  # fmt: skip
     if check:
@@ -129,6 +133,16 @@ def run(
     except AppRefused:
         # What is wrong was listed.
         raise typer.Exit(_BAD_APP) from None
+
+
+def _memory_limit(word: str) -> int:
+    size = size_bytes(word, "--max-memory")
+    if size < _LEAST_MEMORY:
+        raise refused(
+            f"{word} is less than an idle process uses; give 50MB or more, with the unit, as 512MB",
+            "--max-memory",
+        )
+    return size
 
 
 def _run(
@@ -201,7 +215,7 @@ def _answering(
     from headwater.lazy_names import extra_needed
 
     with extra_needed("serve"):
-        from headwater.app.watching import watched
+        from headwater.app.monitoring import watched
         from headwater.serve.listening import parse_address
     from headwater.serve.token_file import TokenFile
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from headwater.cli import output
+from headwater.cli.fitted_table import FittedColumn, FittedTable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,10 +24,21 @@ _WINDOW_S: Final = 5.0
 _PER_SECOND: Final = 4
 # What a part died of is shown up to this length.
 _REASON: Final = 40
+_COLUMNS: Final = (
+    FittedColumn("part", least=12),
+    FittedColumn("object", rank=5, least=12),
+    FittedColumn("runs in", rank=4, right=True),
+    FittedColumn("done", right=True),
+    FittedColumn("per s", rank=3, right=True),
+    FittedColumn("failed", right=True),
+    FittedColumn("lag", rank=1, right=True),
+    FittedColumn("restarts", rank=2, right=True),
+    FittedColumn("state", least=6),
+)
 
 
 class RunView:
-    """A table of the parts, drawn anew several times a second."""
+    """A table of the parts, drawn again several times a second."""
 
     def __init__(
         self,
@@ -42,20 +53,14 @@ class RunView:
         self._clock = clock
         self._looks: deque[tuple[float, Mapping[str, int]]] = deque()
 
-    def picture(self) -> Table:
+    def picture(self) -> FittedTable:
         """Draw what is known now."""
         parts = self._parts()
         rates = self._rates({part.name: part.done for part in parts})
-        table = Table(box=None, pad_edge=False, title=self._title, title_justify="left")
-        table.add_column("part", style="bold", no_wrap=True)
-        table.add_column("object", overflow="fold")
-        table.add_column("runs in", justify="right", no_wrap=True)
-        for name in ("done", "per s", "failed", "lag", "restarts"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("state", overflow="fold")
+        table = FittedTable(_COLUMNS, title=self._title)
         for part in parts:
             table.add_row(
-                part.name,
+                Text(output.readable(part.name), "bold"),
                 part.object if part.kind == part.object else f"{part.kind} {part.object}",
                 f"{part.running}/{part.processes}",
                 f"{part.done:,}",

@@ -41,7 +41,7 @@ Kinds = Annotated[
 ReadRate = Annotated[
     float | None,
     typer.Option(
-        "--rate", min=0.001, metavar="MB/S", help="Read at most so many megabytes in a second."
+        "--rate", min=0.001, metavar="MB/S", help="Read at most this many megabytes a second."
     ),
 ]
 
@@ -88,11 +88,12 @@ def scrub(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read all of the store, and report what is damaged or contradicts itself.
+    """Read the whole store, and report what is damaged or inconsistent.
 
     It changes nothing, and may run while the store is in use. Progress goes to standard error.
-    Ctrl-C ends it, with what it has seen. The exit code is 0 when all is sound, 3 when something is
-    wrong, 130 when it was interrupted before it found anything, and 1 when it could not be done.
+    Ctrl-C ends it with a report of what it has seen. The exit code is 0 when no damage was found, 3
+    when something is wrong, 130 when it was interrupted before it found anything, and 1 when it
+    could not be done.
     """
     from headwater.stopping import StopSignal, stop_on_signals
 
@@ -142,16 +143,16 @@ def repair(
     names: Names = None,
     kinds: Kinds = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Repair; without it, what it would do is shown.")
+        bool, typer.Option("--yes", "-y", help="Repair; without it, only show what would be done.")
     ] = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Repair what `headwater scrub` reports, as far as that can be.
+    """Repair what `headwater scrub` reports, as far as possible.
 
-    Without --yes it only shows what it would do. Each repair is one step, made on the condition
-    that the object still is as it was seen, so the store may be in use. What cannot be repaired is
-    shown with other ways out. The exit code is 0 when nothing is left, else 3.
+    Without --yes it only shows what it would do. Each repair is one atomic step, made only if the
+    object has not changed since it was checked, so the store may be in use. What cannot be repaired
+    is shown with what else can be done. The exit code is 0 when nothing is left, else 3.
     """
     from headwater.stopping import StopSignal, stop_on_signals
 

@@ -26,7 +26,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="ADDR",
-            help="Host and port at which clients of Redis are served, too.",
+            help="Also serve Redis clients at this host and port.",
             show_default=False,
         ),
     ] = None,
@@ -42,26 +42,24 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Refuse whatever changes something.")
-    ] = False,
-    workers: Annotated[int, typer.Option(metavar="N", help="Serve by N processes.")] = 1,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse all changes.")] = False,
+    workers: Annotated[int, typer.Option(metavar="N", help="Serve with N processes.")] = 1,
     requests_per_s: Annotated[
         int,
         typer.Option(
-            metavar="N", min=0, help="Requests a second that each token may make; 0: any number."
+            metavar="N", min=0, help="HTTP requests a second that each token may make; 0: no limit."
         ),
     ] = 0,
     origin: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ORIGIN",
-            help="Let pages of this origin ask (CORS), or of any by *; may be repeated.",
+            help="Allow requests from pages of this origin (CORS); * is any; may be repeated.",
             show_default=False,
         ),
     ] = None,
     max_series: Annotated[
-        int, typer.Option(metavar="N", help="Series of objects that /metrics has at most.")
+        int, typer.Option(metavar="N", help="The highest number of series of objects in /metrics.")
     ] = 250_000,
     history: History = 100,
     tls_cert: Annotated[
@@ -76,8 +74,8 @@ def serve(
 ) -> None:
     """Serve the store over HTTP and RESP, to programs in any language, until Ctrl-C or SIGTERM.
 
-    Without tokens it listens on the loopback only. Limits are those of each process. Either signal
-    lets requests that have begun end, and the exit code is 0.
+    Without tokens it listens on the loopback only. Limits are those of each process. After either
+    signal, running requests are completed, and the exit code is 0.
     """
     from headwater.lazy_names import extra_needed
 
@@ -89,17 +87,20 @@ def serve(
     from headwater.serve.token_file import TokenFile
     from headwater.serve.tokens import Tokens
 
+    http_limits = http_flags.limits()
+    # Wrong limits are refused without --resp, too.
+    resp_limits = resp_flags.limits(http_flags)
     server = StoreServer(
         store_of(store, None),
         parse_address(http),
         Tokens() if tokens is None else TokenFile(tokens),
         workers,
-        http_flags.limits(),
+        http_limits,
         read_only,
         requests_per_s,
         tuple(origin or ()),
         tls_context(tls_cert, tls_key),
-        None if resp is None else RespListening(parse_address(resp), resp_flags.limits(http_flags)),
+        None if resp is None else RespListening(parse_address(resp), resp_limits),
         farm,
         db,
         Console,

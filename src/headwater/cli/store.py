@@ -32,7 +32,7 @@ def _directory(url: str | None) -> Path:
 
 @app.command()
 def start(store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Start the server, which then stays without users until `stop`."""
+    """Start the server, and keep it running without users until `stop`."""
     from headwater.store import embedded
 
     _show(embedded.start(_directory(store)), as_json)
@@ -46,7 +46,7 @@ def stop(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """End the server with its last user, which is at once when there is none."""
+    """Stop the server when its last user ends, or at once when it has none."""
     from headwater.store import embedded
 
     found = embedded.stop(_directory(store), now=now)

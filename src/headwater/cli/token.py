@@ -12,7 +12,7 @@ from headwater.cli import output
 from headwater.cli.options import AsJson
 
 app = typer.Typer(
-    no_args_is_help=True, help="Make and remove the tokens that clients of `serve` show."
+    no_args_is_help=True, help="Create and remove the tokens that clients of `serve` send."
 )
 
 TokensFile = Annotated[
@@ -34,7 +34,7 @@ Holder = Annotated[
 def _patterns(what: str) -> typer.models.OptionInfo:
     found = typer.Option(
         metavar="PATTERN",
-        help=f"Names that the token allows to {what}, as orders-* or *; may be repeated.",
+        help=f"Names that the token allows to {what}, such as orders-* or *; may be repeated.",
         show_default=False,
     )
     assert isinstance(found, typer.models.OptionInfo)
@@ -50,7 +50,7 @@ def new(
     admin: Annotated[list[str] | None, _patterns("read, write and administrate")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token and print it, once: the file keeps a digest from which nobody gets it back."""
+    """Create a token and print it once: the file keeps only a digest of it."""
     from headwater.serve.token_file import add_token
     from headwater.serve.tokens import Scope
 

@@ -31,6 +31,7 @@ from headwater.metrics.history import STORE, Point
 from headwater.metrics.recorder import HistoryRecorder, RateBook, check_history
 from headwater.metrics.store_facts import StoreFacts
 from headwater.metrics.sweeps import StoreWatch
+from headwater.serve.console.pages.alarm_groups import gathered
 from headwater.serve.console.pages.alarms import alarms_of
 from headwater.serve.console.pages.lagging import lagging
 from headwater.serve.console.ruler import OutsideReader, draw, window_of
@@ -75,14 +76,17 @@ class TopScreen:
 
     async def run(self, *, live: bool) -> None:
         """Show the store until somebody leaves, or once."""
-        async with connect(self._url) as hw, contextlib.AsyncExitStack() as opened:
+        async with connect(self._url, wait_ms=0) as hw, contextlib.AsyncExitStack() as opened:
             self._hw: AsyncHeadwater = hw
             self._watch = StoreWatch(hw)
             self._past = CachedHistory(hw)
             self._facts = StoreFacts(self._watch, self._url)
             opened.push_async_callback(self._watch.close)
+            opened.push_async_callback(self._facts.close)
             if not live:
+                self._facts.report()
                 await self._watch.sample_now()
+                await self._facts.close()
                 output.console().print(await self._overview(chosen=False), highlight=False)
                 return
             if self._history:
@@ -134,7 +138,7 @@ class TopScreen:
         if row.kind == "queue":
             return queue_picture(await self._hw.queue(row.name).stats())
         if row.where:
-            return await self._ruler(row.where)
+            return await self._ruler(row.where[0])
         self._entered = False
         return await self._overview(chosen=True)
 
@@ -160,14 +164,15 @@ class TopScreen:
             self._hw.store.where,
             sample,
             point,
-            alarms_of(sample, None, None, None),
+            gathered(alarms_of(sample, None, self._facts.report(), None)),
             self._rows,
             sparks,
             self._chosen if chosen else None,
             self._watch.clock() - sample.at,
             await self._facts.past_checks(),
+            self._facts.report(),
         )
-        return overview_picture(picture, console.height if chosen else 1000)
+        return overview_picture(picture, console.width, console.height if chosen else 1000)
 
     async def _ruler(self, stream: str) -> RenderableType:
 

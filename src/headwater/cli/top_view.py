@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from headwater.cli import output
+from headwater.cli.fitted_table import FittedColumn, FittedTable
 
 if TYPE_CHECKING:
     from headwater.metrics.history import Point
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from headwater.queue.types import QueueStats
     from headwater.serve.console.pages.alarms import Alarm
     from headwater.serve.console.pages.lagging import Lagging
-    from headwater.serve.console.ruler import RulerPicture, Segment
+    from headwater.serve.console.ruler import RulerPicture, RulerRow, Segment
+    from headwater.store.doctor import DoctorReport
     from headwater.store.past_checks import PastChecks
 
 # A segment of the ruler as a character and its colour; where several share a cell, the later wins.
@@ -41,6 +44,23 @@ _ORDER: Final = tuple(MARKS)
 _SPARKS: Final = "▁▂▃▄▅▆▇█"
 _WIDTH: Final = 1000.0
 _ALARMS: Final = 4
+# A terminal of fewer lines has none for the last verify.
+_LOW: Final = 20
+_COLUMNS: Final = (
+    FittedColumn("name", least=12),
+    FittedColumn("stream", rank=2, least=8),
+    FittedColumn("kind", rank=5),
+    FittedColumn("lag", right=True),
+    FittedColumn("behind", rank=3, right=True),
+    FittedColumn("pending", right=True),
+    FittedColumn("oldest", rank=4, right=True),
+    FittedColumn("dead", rank=1, right=True),
+    FittedColumn("last 2 min", rank=6),
+)
+# In fewer columns, a strip of the ruler has a line of its own.
+_NARROW: Final = 100
+# The columns of how somebody stands, beside a strip.
+_STANDING: Final = 44
 _KEYS: Final = "j k move · ⏎ enter · q leave"
 
 
@@ -56,64 +76,95 @@ class TopPicture(NamedTuple):
     chosen: int | None = None
     age_s: float = 0.0
     checks: PastChecks | None = None
+    report: DoctorReport | None = None
 
 
-def overview_picture(top: TopPicture, height: int = 1000) -> RenderableType:
-    """Draw the overview; as many rows as fit into so many lines, around the chosen one."""
-    sample, store = top.sample, top.store
-    head = Text.assemble(
-        ("Headwater ", "bold"),
-        (output.readable(top.where), ""),
-        (f"   sampled {output.age_text(round(top.age_s * 1000))} ago", "dim"),
-    )
-    dead = sum(row.dead for row in top.rows)
-    facts = Text(
-        f"{output.counted(len(sample.streams), 'stream')} · "
-        f"{output.counted(len(sample.groups), 'group')} · "
-        f"{output.counted(len(sample.queues), 'queue')}   "
-        f"in {store.in_per_s:,.0f}/s · out {store.out_per_s:,.0f}/s   "
-        f"lag {store.lag:,.0f} · pending {store.pending:,.0f} · {dead:,} dead"
-    )
-    parts: list[RenderableType] = [head, facts]
-    for alarm in top.alarms[:_ALARMS]:
+def overview_picture(top: TopPicture, width: int = 100, height: int = 1000) -> RenderableType:
+    """Draw the overview in so many columns and lines; its rows are those around the chosen one.
+
+    What is narrow leaves out columns; what is low, alarms. No number is cut.
+    """
+    parts: list[Text] = [_head(top, width)]
+    if top.report is not None:
+        colour = {"fail": "bold red", "warn": "yellow"}.get(top.report.verdict, "green")
+        promise = output.readable(top.report.durability)
+        parts.append(_cut(Text.assemble(("durability ", "dim"), (promise, colour)), width))
+    parts += _facts(top, width)
+    most = min(max((height - 9) // 4, 1), _ALARMS)
+    for alarm in top.alarms[:most]:
         act = alarm.level == "act"
         words = Text.assemble(
-            ("Act  " if act else "Look ", "bold red" if act else "bold yellow"),
+            ("Act   " if act else "Check ", "bold red" if act else "bold yellow"),
             output.readable(alarm.text),
             (f": {alarm.cure}", "dim"),
         )
-        words.no_wrap, words.overflow = True, "ellipsis"
-        parts.append(words)
-    if top.checks is not None and top.checks.verify is not None:
+        parts.append(_cut(words, width))
+    if top.checks is not None and top.checks.verify is not None and height >= _LOW:
         at = output.time_text(top.checks.verify.at_ms)
-        line = Text(f"verify {at}: {top.checks.verify}", "dim", no_wrap=True, overflow="ellipsis")
-        parts.append(line)
-    if len(top.alarms) > _ALARMS:
-        parts.append(Text(f"and {len(top.alarms) - _ALARMS:,} more need attention", "dim"))
+        parts.append(_cut(Text(f"verify {at}: {top.checks.verify}", "dim"), width))
+    if len(top.alarms) > most:
+        parts.append(Text(f"and {len(top.alarms) - most:,} more need attention", "dim"))
     parts.append(Text())
-    parts.append(_rows_table(top, max(height - len(parts) - 3, 3)))
-    if top.chosen is not None:
-        parts.append(Text(_KEYS, "dim"))
-    return Group(*parts)
+    keys = [] if top.chosen is None else [Text(_KEYS, "dim")]
+    table = _rows_table(top, max(height - len(parts) - len(keys) - 2, 3))
+    return Group(*parts, table, *keys)
+
+
+def _head(top: TopPicture, width: int) -> Text:
+    """Name the store, by the end of its address where that is long, and the age of the sample."""
+    age = f"   sampled {output.age_text(round(top.age_s * 1000))} ago"
+    where = Text(output.readable(top.where))
+    room = max(width - len("Headwater ") - len(age), 10)
+    if where.cell_len > room:
+        where = Text(f"…{where.plain[1 - room :]}")
+    return Text.assemble(("Headwater ", "bold"), where, (age, "dim"))
+
+
+def _facts(top: TopPicture, width: int) -> list[Text]:
+    """Return what is known of the whole store, in as many lines as that takes."""
+    sample, store = top.sample, top.store
+    dead = sum(row.dead for row in top.rows)
+    words = (
+        f"{output.counted(len(sample.streams), 'stream')} · "
+        f"{output.counted(len(sample.groups), 'group')} · "
+        f"{output.counted(len(sample.queues), 'queue')}",
+        f"in {store.in_per_s:,.0f}/s · out {store.out_per_s:,.0f}/s",
+        f"lag {store.lag:,.0f} · pending {store.pending:,.0f} · {dead:,} dead",
+    )
+    return [Text(line) for line in _packed(words, "   ", width)]
+
+
+def _packed(pieces: Iterable[str], gap: str, width: int) -> Iterator[str]:
+    """Yield pieces of text in lines of such a width; a line breaks between pieces only."""
+    line = ""
+    for piece in pieces:
+        if line and cell_len(f"{line}{gap}{piece}") > width:
+            yield line
+            line = ""
+        line = f"{line}{gap}{piece}" if line else piece
+    yield line
+
+
+def _cut(text: Text, width: int) -> Text:
+    """Return a text as one line: cut between words, so that each number in it is whole."""
+    if text.cell_len <= width:
+        return text
+    end = text.plain.rfind(" ", 0, width)
+    cut = text[: end if end > 0 else width - 1]
+    return cut.append("…")
 
 
 def _rows_table(top: TopPicture, most: int) -> RenderableType:
     if not top.rows:
-        return Text("Nothing lags: every message is taken and acknowledged.")
+        return Text("Nothing is lagging: every message has been delivered and acknowledged.")
     chosen = top.chosen or 0
     first = max(min(chosen - most // 2, len(top.rows) - most), 0)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("name", no_wrap=True, max_width=28)
-    table.add_column("stream", no_wrap=True, max_width=24)
-    table.add_column("kind", no_wrap=True)
-    for name in ("lag", "behind", "pending", "oldest", "dead"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("last 2 min", no_wrap=True)
+    table = FittedTable(_COLUMNS)
     for place, row in enumerate(top.rows[first : first + most], first):
         point = row.point
         table.add_row(
-            Text(output.readable(row.name)),
-            Text(output.readable(row.where)),
+            output.readable(row.name),
+            output.readable(", ".join(row.where)),
             row.kind,
             f"{point.lag:,.0f}",
             _age(point.lag_s),
@@ -165,41 +216,74 @@ def strip_text(segments: Sequence[Segment], width: int) -> Text:
 
 def ruler_picture(name: str, picture: RulerPicture, width: int) -> RenderableType:
     """Draw a stream with all who read it, in so many columns."""
-    cells = max(width - 18 - 44, 20)
+    window = picture.window
+    rows = [
+        _Strip("whole", picture.whole, [f"1 - {picture.end:,}"]),
+        _Strip("readable", picture.focus, [f"{window.first:,} - {window.last:,}"]),
+        *(_Strip(output.readable(row.name), row.segments, _standing(row)) for row in picture.rows),
+    ]
+    pieces = [f"{MARKS[kind][0]} {words}" for kind, words in _LEGEND]
+    return Group(
+        Text(output.readable(name), "bold"),
+        Text(),
+        _strips_below(rows, width) if width < _NARROW else _strips_beside(rows, width),
+        Text(),
+        *(Text(line, "dim") for line in _packed(pieces, "   ", width)),
+        Text(_BACK, "dim"),
+    )
+
+
+class _Strip(NamedTuple):
+    """A strip of the ruler: who reads, what became of the offsets, and how it stands."""
+
+    who: str
+    segments: Sequence[Segment]
+    standing: Sequence[str]
+
+
+def _standing(row: RulerRow) -> list[str]:
+    behind = f" ({_age(row.lag_ms / 1000)})" if row.lag and row.lag_ms else ""
+    words = [f"lag {row.lag:,}{behind}"]
+    if row.info is not None and row.info.pending:
+        words.append(f"pending {row.info.pending:,}")
+    if row.info is not None and row.info.dead:
+        words.append(f"{row.info.dead:,} dead")
+    if row.info is not None and row.info.missed:
+        words.append(f"{row.info.missed:,} missed")
+    return words
+
+
+def _strips_beside(strips: Sequence[_Strip], width: int) -> RenderableType:
+    """Draw each strip between the name of who reads and how it stands."""
+    cells = width - 18 - _STANDING
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, width=16)
     table.add_column(no_wrap=True, width=cells)
     table.add_column(no_wrap=True)
-    table.add_row("whole", strip_text(picture.whole, cells), f"1 - {picture.end:,}")
-    window = picture.window
-    focus = f"{window.first:,} - {window.last:,}"
-    table.add_row("readable", strip_text(picture.focus, cells), focus)
-    for row in picture.rows:
-        words = f"lag {row.lag:,}"
-        if row.lag and row.lag_ms:
-            words += f" · {_age(row.lag_ms / 1000)} behind"
-        if row.info is not None and row.info.pending:
-            words += f" · pending {row.info.pending:,}"
-        if row.info is not None and row.info.dead:
-            words += f" · {row.info.dead:,} dead"
-        if row.info is not None and row.info.missed:
-            words += f" · {row.info.missed:,} missed"
-        who = Text(output.readable(row.name))
-        table.add_row(who, strip_text(row.segments, cells), words)
-    legend = Text("   ".join(f"{MARKS[kind][0]} {words}" for kind, words in _LEGEND), "dim")
-    title = Text(output.readable(name), "bold")
-    return Group(title, Text(), table, Text(), legend, Text(_BACK, "dim"))
+    for who, segments, standing in strips:
+        words = "\n".join(_packed(standing, " · ", _STANDING - 2))
+        table.add_row(Text(who), strip_text(segments, cells), words)
+    return table
+
+
+def _strips_below(strips: Sequence[_Strip], width: int) -> RenderableType:
+    """Draw each strip in the full width, below the name of who reads and how it stands."""
+    lines: list[Text] = []
+    for who, segments, (first, *more) in strips:
+        lines += map(Text, _packed([f"{who}  {first}", *more], " · ", width))
+        lines.append(strip_text(segments, width))
+    return Group(*lines)
 
 
 _LEGEND: Final = (
     ("evicted", "evicted"),
     ("sealed", "sealed"),
     ("tail", "tail"),
-    ("before", "before its start, or passed over"),
+    ("before", "skipped, or before its start"),
     ("done", "done"),
     ("pending-1", "pending, by attempt"),
-    ("due", "due again"),
-    ("new", "not handed out"),
+    ("due", "due for retry"),
+    ("new", "not delivered yet"),
     ("dead", "dead or missed"),
 )
 _BACK: Final = "esc back · q leave"

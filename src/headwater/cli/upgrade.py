@@ -27,16 +27,17 @@ def upgrade(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which releases use the store, and what of it could be upgraded.
+    """Show which releases use the store, and what could be upgraded.
 
-    With --yes, the newest format that this release understands is put to use, unless clients that
-    do not understand it were seen in the last ten minutes, and libraries of functions that no
-    client was seen to use for 14 days are removed. There is no way back from a newer format.
+    With --yes, the store uses the newest format that this release understands from then on, unless
+    clients that do not understand it were seen in the last ten minutes, and libraries of functions
+    that no client was seen to use for 14 days are removed. There is no way back from a newer
+    format.
     """
     from headwater.store import upgrades
     from headwater.store.store import Store
 
-    opened = Store(store)
+    opened = Store(store, wait_s=0)
     try:
         if yes:
             upgrades.upgrade(opened, force=force)

@@ -27,7 +27,7 @@ def demo(
     """Show the log at work, with real crashes.
 
     It uses an embedded store in a temporary directory, and kills its server, too; its last lines
-    say how to look at what it made. The exit code is 0 only if every claim was true.
+    say how to inspect the result. The exit code is 0 only if every claim was true.
     """
     from headwater.cli.demo.screen import DemoScreen
     from headwater.cli.demo.story import Story

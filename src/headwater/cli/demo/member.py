@@ -3,7 +3,7 @@
 `python -m headwater.cli.demo.member STREAM GROUP MEMBER BATCH RETRY_MS [STALLS_AT]`, with the store
 in $HEADWATER_URL. It prints "ready", waits for a line, then takes batches until it is killed or its
 parent is gone. It prints a note of each as a line of JSON: what it took, and, once acknowledged,
-what is done. In batch number STALLS_AT it works for ever.
+what is done. In batch number STALLS_AT it works forever.
 """
 
 from __future__ import annotations

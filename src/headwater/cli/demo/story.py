@@ -38,7 +38,7 @@ class Story:
 
     def run(self) -> None:
         """Do all of it, and collect the claims."""
-        with connect(self._url) as hw:
+        with connect(self._url, wait_ms=0) as hw:
             stream = hw.stream(self._name)
             try:
                 self._write(stream)
@@ -138,7 +138,7 @@ class Story:
                 faults.append(error)
                 enough.set()
 
-        with self._screen.step("kill -9 the server while a writer writes, and go on"):
+        with self._screen.step("kill -9 the server while a writer writes, and continue"):
             position = hw.stream(self._name).group("workers").info().ack_offset
             writer = threading.Thread(target=write)
             writer.start()

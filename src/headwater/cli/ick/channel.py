@@ -36,7 +36,7 @@ def add(
     score: Score = None,
     not_before: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="The time before which they are not handed out."),
+        typer.Option(metavar="TIME", help="The time before which they are not delivered."),
     ] = None,
     shards: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Shards of a new channel. Default: 8.")
@@ -48,9 +48,7 @@ def add(
 
     A member that is dirty already keeps the lower score and the earlier time.
     """
-    when = None if not_before is None else options.position(not_before)
-    if isinstance(when, str):
-        raise typer.BadParameter(f"{when!r} is not a time like 2030-01-31T12:00:00Z")
+    when = None if not_before is None else options.point_in_time(not_before, "--not-before")
     with connected(store) as hw:
         done = hw.ick_channel(name, shards).add(scores(members, score), not_before=when)
     output.answer(
@@ -64,16 +62,16 @@ def reserve(
     name: ChannelName,
     count: Count = 10,
     consumer: Annotated[
-        str | None, typer.Option(help="Name of who reserves. Default: a new name each time.")
+        str | None, typer.Option(help="Name of the consumer. Default: a new name each time.")
     ] = None,
     lease: Annotated[
-        str, typer.Option(metavar="SPAN", help="How long others cannot have the shard: 30s, 5m.")
+        str, typer.Option(metavar="SPAN", help="How long the shard is leased: 30s, 5m.")
     ] = "30s",
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Lease a shard and reserve its lowest members; commit and release read what --json prints."""
-    wishes = {"consumer": consumer, "lease_ms": options.duration_ms(lease)}
+    wishes = {"consumer": consumer, "lease_ms": options.duration_ms(lease, "--lease")}
     with known_channel(store, name, **wishes) as channel:
         batch = channel.reserve(count)
     if as_json:
@@ -112,13 +110,13 @@ def release(
     name: ChannelName,
     members: Members = None,
     delay: Annotated[
-        str, typer.Option(metavar="SPAN", help="How long they are not handed out: 30s, 5m.")
+        str, typer.Option(metavar="SPAN", help="How long they are not delivered: 30s, 5m.")
     ] = "0",
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Return the batch on standard input, or some members of it, as still dirty."""
-    delay_ms = options.duration_ms(delay)
+    delay_ms = options.duration_ms(delay, "--delay")
     with known_channel(store, name) as channel:
         given = sum(
             channel.release(batch, *(members or ()), delay_ms=delay_ms) for batch in _batches()
@@ -130,6 +128,6 @@ def release(
 def list_members(
     name: ChannelName, count: Count = 100, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Show members, where they are and in which shard, in no order; changes nothing."""
+    """Show members, where they are and in which shard, in no particular order; changes nothing."""
     with known_channel(store, name) as channel:
         show_listed(channel.scan(), count, as_json)

@@ -30,7 +30,7 @@ def list_channels(store: StoreUrl = None, as_json: AsJson = False) -> None:
             "folding": lambda facts: None if facts.folding is None else round(facts.folding, 2),
         },
         as_json,
-        nothing="no channels: a channel comes into being with its first use",
+        nothing="no channels: a channel is created by its first use",
     )
 
 
@@ -95,7 +95,7 @@ def shards(
 ) -> None:
     """Show the number of shards; or change it, while the channel is in use.
 
-    The command waits for nobody: consumers and the housekeeper do what cannot be done yet.
+    The command does not wait: consumers and the housekeeper finish what cannot be done yet.
     """
     with known_channel(store, name) as channel:
         if number is None:
@@ -116,7 +116,7 @@ def shards(
 def delete(
     name: ChannelName, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Remove a channel with all its members, for ever."""
+    """Remove a channel with all its members permanently."""
     with known_channel(store, name) as channel:
         facts = channel.stats()
         size = facts.ready + facts.later + facts.reserved if facts else 0

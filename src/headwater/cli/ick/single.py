@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 _Backwash = Annotated[
     bool,
-    typer.Option("--backwash", help="First return what is reserved, so that the lowest come."),
+    typer.Option(
+        "--backwash", help="First return what is reserved, so that the lowest of all are reserved."
+    ),
 ]
 
 
@@ -104,13 +106,13 @@ def stats(key: Key, store: StoreUrl = None, as_json: AsJson = False) -> None:
 def list_members(
     key: Key, count: Count = 100, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Show members and the set they are in, in no order; changes nothing."""
+    """Show members and the set they are in, in no particular order; changes nothing."""
     with _known(store, key) as ick:
         show_listed(ick.scan(), count, as_json)
 
 
 def delete(key: Key, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Remove an Ick with all its members, for ever."""
+    """Remove an Ick with all its members permanently."""
     with _known(store, key) as ick:
         size = (ick.stats() or {}).get("total_size", 0)
         confirm(f"Delete {key} with {output.counted(size, 'member')}?", yes)

@@ -9,12 +9,13 @@ import headwater.cli.queue.messages as messages
 import headwater.cli.queue.upkeep as upkeep
 import headwater.cli.queue.work as work
 
-app = typer.Typer(no_args_is_help=True, help="Push to queues, work them off, look after them.")
+app = typer.Typer(no_args_is_help=True, help="Push to queues, process and manage them.")
 app.command("list")(upkeep.list_queues)
 app.command("push")(messages.push)
 app.command("pop")(messages.pop)
 app.command("ack")(messages.ack)
 app.command("nack")(messages.nack)
+app.command("release")(messages.release)
 app.command("work")(work.work)
 app.command("stats")(upkeep.stats)
 app.command("peek")(upkeep.peek)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,10 +10,11 @@ import typer
 
 from headwater import views
 from headwater.cli import completing, output
-from headwater.cli.options import connected, similar
+from headwater.cli.options import connected, refused, similar
 from headwater.errors import UnknownQueue
 
 if TYPE_CHECKING:
+    from headwater.client import Headwater
     from headwater.queue.queue import Queue
     from headwater.queue.types import QueueItem
 
@@ -32,14 +33,31 @@ QueueName = Annotated[
 def known_queue(url: str | None, name: str) -> Iterator[Queue]:
     """Yield a queue that exists; raises UnknownQueue, as most often the name is mistyped."""
     with connected(url) as hw:
-        queue = hw.queue(name)
-        if not queue.stats().exists:
-            raise UnknownQueue(name, similar(name, hw.queues()))
-        yield queue
+        yield known_in(hw, name)
+
+
+def known_in(hw: Headwater, name: str) -> Queue:
+    """Return a queue that exists; raises UnknownQueue."""
+    queue = hw.queue(name)
+    if not queue.stats().exists:
+        raise UnknownQueue(name, similar(name, hw.queues()))
+    return queue
+
+
+def check_ids(ids: Sequence[str]) -> Sequence[str]:
+    """Refuse what cannot be the id of a message, before anything is sent."""
+    for word in ids:
+        if not (word.isascii() and word.isdecimal()):
+            raise refused(
+                f"{word!r} is not the id of a message; copy it as `headwater queue peek` or "
+                "`headwater queue dead` prints it",
+                "ID",
+            )
+    return ids
 
 
 def show_items(items: list[QueueItem], as_json: bool, time: str, nothing: str) -> None:
-    """Print messages as they lie in a queue; ``time`` says what their time is."""
+    """Print messages as they are stored in a queue; ``time`` says what their time is."""
     columns: dict[str, Callable[[QueueItem], object]] = {
         "id": lambda item: item.id,
         "priority": lambda item: item.priority,

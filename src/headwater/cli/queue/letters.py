@@ -19,7 +19,7 @@ from headwater.cli.letter_options import (
 )
 from headwater.cli.message_options import AtMost
 from headwater.cli.options import AsJson, Count, StoreUrl, Yes, confirm
-from headwater.cli.queue.cli_types import QueueName, known_queue, show_items
+from headwater.cli.queue.cli_types import QueueName, check_ids, known_queue, show_items
 from headwater.queue.limits import MAX_LETTERS
 
 _Ids = Annotated[
@@ -57,9 +57,10 @@ def redrive(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Return dead letters to the queue; their attempts begin anew."""
+    """Return dead letters to the queue; their attempts are counted from 1 again."""
     matching = letter_filter(error, min_attempts, after, before)
     check_one_choice(ids, matching)
+    check_ids(ids or ())
     most = MAX_LETTERS if count is None else count
     with known_queue(store, name) as queue:
         done = queue.redrive(ids or None, count=most, matching=matching, rate_per_s=rate)
@@ -80,9 +81,10 @@ def discard(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove dead letters, for ever; asks before it removes all."""
+    """Remove dead letters permanently; asks before it removes all."""
     matching = letter_filter(error, min_attempts, after, before)
     check_one_choice(ids, matching)
+    check_ids(ids or ())
     with known_queue(store, name) as queue:
         if not ids and count is None:
             fitting = " that fit" if matching else ""

@@ -56,17 +56,15 @@ def push(
     header: GivenHeader = None,
     batch: Annotated[
         int,
-        typer.Option(
-            "--batch", min=1, max=MAX_PUSH_MESSAGES, help="Lines of stdin that are sent at once."
-        ),
+        typer.Option("--batch", min=1, max=MAX_PUSH_MESSAGES, help="Lines of stdin in one batch."),
     ] = 1000,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Push messages to a queue: each VALUE, or, without any, each line of stdin.
 
-    Lines are pushed as they arrive, in batches that are in the queue whole or not at all.
-    After an error or a signal, standard error says how much was pushed before.
+    Lines are pushed as they arrive, in batches that are pushed as a whole or not at all. After an
+    error or a signal, standard error says how much was pushed before.
     """
     if dedupe is not None and len(values or ()) != 1:
         raise typer.BadParameter("--dedupe is for one message: give one VALUE")
@@ -98,7 +96,7 @@ def _push_lines(
     headers: dict[str, bytes],
     as_json: bool,
 ) -> None:
-    """Push a message per line and print how many; also when an error or Ctrl-C ends it."""
+    """Push a message per line and print how many; even when an error or Ctrl-C ends it."""
     pushed = 0
     try:
         for some in line_input.batches(sys.stdin.buffer, batch):
@@ -171,3 +169,13 @@ def nack(
         count = queue.nack(receipts, delay_ms=delay_ms)
     done = views.queues.QueueNackedView(queue=name, nacked=count)
     output.answer(done, f"given back: {count}", as_json)
+
+
+def release(
+    name: QueueName, receipts: _Receipts, store: StoreUrl = None, as_json: AsJson = False
+) -> None:
+    """Return messages untried, by their receipts: that attempt does not count."""
+    with known_queue(store, name) as queue:
+        count = queue.release(receipts)
+    done = views.queues.QueueReleasedView(queue=name, released=count)
+    output.answer(done, f"released: {count}", as_json)

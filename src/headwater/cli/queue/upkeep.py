@@ -10,7 +10,7 @@ from headwater import views
 from headwater.cli import output
 from headwater.cli.limits import HandOutRate, InFlight, NoLimits, limits_text, wanted_limits
 from headwater.cli.options import AsJson, Count, StoreUrl, Yes, confirm, connected
-from headwater.cli.queue.cli_types import QueueName, known_queue, show_items
+from headwater.cli.queue.cli_types import QueueName, check_ids, known_queue, show_items
 
 if TYPE_CHECKING:
     from headwater.queue.types import QueueSettings, QueueStats
@@ -36,7 +36,7 @@ def list_queues(store: StoreUrl = None, as_json: AsJson = False) -> None:
             "state": _state,
         },
         as_json,
-        nothing="no queues: a queue comes into being with its first push",
+        nothing="no queues: a queue is created by its first push",
         styles={"paused": "yellow", "runs": "green"},
     )
 
@@ -61,7 +61,10 @@ def stats(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> N
             ("unacked", facts.unacked),
             ("dead", facts.dead),
             ("damaged", facts.damaged),
-            ("oldest", output.age_text(facts.oldest_ms)),
+            ("oldest ready", output.age_text(facts.oldest_ms)),
+            ("oldest delayed", output.age_text(facts.oldest_delayed_ms)),
+            ("oldest unacked", output.age_text(facts.oldest_unacked_ms)),
+            ("oldest dead", output.age_text(facts.oldest_dead_ms)),
             ("waited", _waited(facts)),
             ("pushed", f"{facts.pushed}, now {facts.pushed_per_s:.1f}/s"),
             ("popped", f"{facts.popped}, now {facts.popped_per_s:.1f}/s"),
@@ -181,22 +184,22 @@ def promote(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have delayed messages delivered now."""
+    """Deliver delayed messages now."""
     with known_queue(store, name) as queue:
-        count = queue.promote(ids)
+        count = queue.promote(check_ids(ids))
     done = views.queues.QueuePromotedView(queue=name, promoted=count)
     output.answer(done, f"promoted: {count}", as_json)
 
 
 def pause(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Hand out nothing until resume; pushes and acks go on."""
+    """Deliver nothing until resume; pushes and acks still work."""
     with known_queue(store, name) as queue:
         changed = queue.pause()
     _show_state(name, "paused", changed, as_json)
 
 
 def resume(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Hand out messages again."""
+    """Deliver messages again."""
     with known_queue(store, name) as queue:
         changed = queue.resume()
     _show_state(name, "runs", changed, as_json)
@@ -221,7 +224,7 @@ def purge(
 def delete(
     name: QueueName, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Remove a queue with everything that belongs to it, for ever."""
+    """Remove a queue with everything that belongs to it permanently."""
     with known_queue(store, name) as queue:
         confirm(f"Delete {name} with {_size(queue.stats())}?", yes)
         queue.delete()

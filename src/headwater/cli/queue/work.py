@@ -11,7 +11,7 @@ import typer
 from headwater.cli.logging_lines import logged_lines
 from headwater.cli.monitoring_options import MonitoringFlags
 from headwater.cli.option_groups import grouped
-from headwater.cli.options import StoreUrl, connected
+from headwater.cli.options import StoreUrl, connected, refused
 from headwater.cli.queue.cli_types import QueueName
 
 if TYPE_CHECKING:
@@ -51,10 +51,14 @@ def work(
 
     A message is acknowledged when its command exits with 0, and redelivered otherwise. The command
     finds its id and attempt in $HEADWATER_ID and $HEADWATER_ATTEMPT. When it stops, the worker
-    returns messages that it has not begun, waits for running commands, and exits with 0.
+    returns messages whose command has not started, waits for running commands, and exits with 0.
     """
     from headwater.stopping import stop_on_signals
     from headwater.workers.queue_worker import QueueWorker
+
+    if not command.strip():
+        # A shell exits with 0 for nothing, and every message would be acknowledged.
+        raise refused("it is empty; give the command that handles a message", "--exec")
 
     def run(delivery: Delivery) -> None:
         facts = {"HEADWATER_ID": delivery.id, "HEADWATER_ATTEMPT": str(delivery.attempt)}

@@ -23,12 +23,12 @@ def archive(
     *,
     evict: Annotated[
         bool,
-        typer.Option("--evict", help="Then evict what is archived and nobody needs any more."),
+        typer.Option("--evict", help="Then evict what is archived and no longer needed."),
     ] = False,
     dry_run: DryRun = False,
     job: LogJobFlags,
 ) -> None:
-    """Archive what is new in a stream as Parquet, regularly, and again after a crash.
+    """Archive the new messages of a stream as Parquet; run it regularly, and again after a crash.
 
     Retention waits for the archive from the first run on.
     """
@@ -70,8 +70,8 @@ def restore(
 ) -> None:
     """Write a stream's archive, or a range of it, to a stream; each message once.
 
-    Run it again after a crash: it goes on where it was. Tags, values and times stay; offsets stay
-    when the target is empty, the range begins at 1, and nothing is missing in it.
+    Run it again after a crash: it continues where it was. Tags, values and times are kept; offsets
+    are kept when the target is empty, the range begins at 1, and nothing is missing in it.
     """
     with job.session("restore") as spark:
         from headwater.spark.jobs.restore import restore as run
@@ -94,7 +94,7 @@ def archives(
     place: Annotated[str, typer.Argument(metavar="PLACE", help=_PLACE, show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """List the archives at a place, and what each holds. It needs no Spark."""
+    """List the archives in a directory, and what each holds. Spark is not needed."""
     from headwater.spark.archives.manifest import Archive
     from headwater.spark.archives.place import absolute_place, archived_streams
 

@@ -18,7 +18,7 @@ def backfill(
         str,
         typer.Argument(
             metavar="NAME",
-            help="The name of this backfill, by which it goes on after a crash.",
+            help="The name of this backfill, under which it continues after a crash.",
             show_default=False,
         ),
     ],
@@ -51,7 +51,7 @@ def backfill(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="An option of Spark's reader, as header=true; may be repeated.",
+            help="An option of Spark's reader, such as header=true; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -100,7 +100,7 @@ def backfill(
 ) -> None:
     """Write the rows of a table, a query or files to one place, each once.
 
-    Run it again under the same name after a crash: it goes on, and writes no row twice.
+    Run it again under the same name after a crash: it continues, and writes no row twice.
     """
     options = pairs(option, "--option", "an option like header=true")
     with job.session("backfill") as spark:

@@ -18,18 +18,18 @@ def compact(
         str,
         typer.Option(
             metavar="SPAN",
-            help="The age after which delete markers go, too, once every reader is past them.",
+            help="The age after which delete markers are removed, once every reader is past them.",
         ),
     ] = "24h",
     dry_run: DryRun = False,
     job: LogJobFlags,
 ) -> None:
-    """Keep the last message of every tag; offsets stay. It may be run again after a crash.
+    """Keep the last message of every tag; offsets do not change. It may be run again after a crash.
 
     The exit code is 1 when others changed parts of the log at the same moment; these parts are left
     as they are.
     """
-    marker_ms = duration_ms(markers)
+    marker_ms = duration_ms(markers, "--markers")
     with job.session("compact") as spark:
         from headwater.spark.jobs.compact import compact as run
 

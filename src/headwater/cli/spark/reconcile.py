@@ -23,7 +23,7 @@ def reconcile(
     db: DatabaseUrl,
     table: Annotated[
         str,
-        typer.Option(help="The canonical table, with a row for each event.", show_default=False),
+        typer.Option(help="The canonical table, with one row for each event.", show_default=False),
     ],
     per: Annotated[str, typer.Option(help="The column that sums are kept by.", show_default=False)],
     value: Annotated[str, typer.Option(help="The column that is added up.", show_default=False)],
@@ -73,7 +73,8 @@ def reconcile(
         typer.Option(metavar="PLACE", help="An archive of the stream, for evicted messages."),
     ] = None,
     partitions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Read the table by N tasks, cut by its key.")
+        int,
+        typer.Option(min=1, metavar="N", help="Read the table with N tasks, divided by its key."),
     ] = 1,
     fix: Annotated[
         bool, typer.Option("--fix", help="Write reset records for consumers that drifted.")
@@ -83,7 +84,8 @@ def reconcile(
 ) -> None:
     """Compare consumers with the canonical table, each at its own position.
 
-    The exit code is 1 when any has drifted; with --fix only when no reset could be written for it.
+    The exit code is 1 when a consumer has drifted; with --fix only when no reset could be written
+    for it.
     """
     with job.session("reconcile") as spark:
         from headwater.spark.jobs.accounts import Keeping

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def status(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Show the streaming queries that read or write a store, and what waits for them.
 
-    Lag is in messages, and the age of the oldest of them. Staged are bytes for streams and topics
-    that are not published yet. A query is noted with its first micro-batch, and seen every ten
-    seconds while it runs.
+    Lag is the number of messages, and the age of the oldest of them. Staged is the number of bytes
+    for streams and topics that are not published yet. A query is recorded with its first
+    micro-batch, and every ten seconds while it runs.
     """
     from headwater.spark.queries.status import query_statuses
 
@@ -50,7 +50,7 @@ def forget(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget a query that will not come back; one that runs is noted again.
+    """Forget a query that will not come back; a running query is recorded again.
 
     Retention waits for a query that has a groupId until `headwater reader remove`.
     """

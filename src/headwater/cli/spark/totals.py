@@ -24,13 +24,11 @@ def totals(
     db: DatabaseUrl,
     value: Annotated[
         str,
-        typer.Option(
-            metavar="FIELD", help="The field to add up, a whole number.", show_default=False
-        ),
+        typer.Option(metavar="FIELD", help="The field to add up, an integer.", show_default=False),
     ],
     *,
     job_name: Annotated[
-        str, typer.Option("--job", help="The name that the sums are kept by.")
+        str, typer.Option("--job", help="The name under which the sums are kept.")
     ] = "totals",
     per: Annotated[
         list[str] | None,
@@ -41,7 +39,10 @@ def totals(
         ),
     ] = None,
     window: Annotated[
-        str, typer.Option(metavar="SPAN", help="Add up for each such span of time; 0: do not.")
+        str,
+        typer.Option(
+            metavar="SPAN", help="Also add up for each window of this length; 0: no windows."
+        ),
     ] = "1m",
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Add up what is there, then end.")
@@ -63,9 +64,10 @@ def totals(
 ) -> None:
     """Add up a stream or topic into the table headwater_totals, each record once.
 
-    It goes on where it was, until Ctrl-C or SIGTERM, or with --available-now to the end of the log.
+    It continues where it was, until Ctrl-C or SIGTERM, or with --available-now until the end of the
+    log.
     """
-    window_ms, every_ms = duration_ms(window), duration_ms(every)
+    window_ms, every_ms = duration_ms(window, "--window"), duration_ms(every, "--every")
     with job.session("totals") as spark:
         from headwater.spark.jobs.folding import Shape
         from headwater.spark.jobs.totals import totals as add_up

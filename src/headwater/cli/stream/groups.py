@@ -93,7 +93,7 @@ def list_groups(
         lambda row: views.streams.GroupView.of(row.group, stream=row.stream),
         GROUP_COLUMNS if name else {"stream": lambda row: row.stream} | GROUP_COLUMNS,
         as_json,
-        nothing="no groups: a group comes into being with its first read",
+        nothing="no groups: a group is created by its first read",
     )
 
 
@@ -108,14 +108,14 @@ def set_group(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a group with --start, or change how it hands out and what it does with dead letters.
+    """Create a group with --start, or change how it delivers, and what it does with dead letters.
 
-    What is not named stays as it is.
+    Settings that are not named stay as they are.
     """
     wanted = GroupSettings.of(start, max_pending, dead_letters, letters_to, ordered)
     with known_stream(store, name) as stream:
         groups = stream.info().groups
-        wanted.check(f"stream {name!r}", name, group, groups)
+        wanted.check(f"stream {name!r}", group, groups)
         found = stream.group(
             group,
             "first" if wanted.start is None else wanted.start,
@@ -201,7 +201,7 @@ def seek(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set where a group stands: what is before is not handed out, what is from there on is new."""
+    """Set the position of a group: messages before it are not delivered, later ones are new."""
     position = options.position(to)
     with known_group(store, name, group) as found:
         offset = found.seek(position)
@@ -212,14 +212,14 @@ def seek(
 def pause(
     name: StreamName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Hand out nothing to members of a group until it is resumed."""
+    """Deliver nothing to members of a group until it is resumed."""
     _set_state(store, name, group, as_json, paused=True)
 
 
 def resume(
     name: StreamName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Hand out messages of a group again."""
+    """Deliver messages of a group again."""
     _set_state(store, name, group, as_json, paused=False)
 
 

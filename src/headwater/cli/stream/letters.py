@@ -110,7 +110,7 @@ def redrive(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Return dead letters to the group; their attempts begin anew."""
+    """Return dead letters to the group; their attempts are counted from 1 again."""
     parsed = options.offsets(offsets) if offsets else None
     matching = letter_filter(error, min_attempts, after, before, tag)
     check_one_choice(parsed, matching)
@@ -140,7 +140,7 @@ def discard(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget dead letters, for ever; asks before all. Their stream keeps them by its retention."""
+    """Discard dead letters; asks before it discards all. Their stream keeps them by retention."""
     parsed = options.offsets(offsets) if offsets else None
     matching = letter_filter(error, min_attempts, after, before, tag)
     check_one_choice(parsed, matching)

@@ -18,6 +18,7 @@ from headwater.cli.message_options import (
     ExpireMs,
     FirstOffset,
     GivenHeader,
+    InBase64,
     LineTag,
     NewestLines,
     OneTag,
@@ -62,17 +63,18 @@ def write(
     producer: Producer = None,
     sequence: Sequence = None,
     header: GivenHeader = None,
+    in_base64: InBase64 = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one message, TAG and VALUE; or, without them, a message for each line of stdin.
 
-    Lines are written as they arrive, in batches that are in the log whole or not at all.
-    Without --tag and --separator the whole line is the value, and the tag is empty.
-    After an error or a signal, standard error says how much was written before.
+    Lines are written as they arrive, in batches that are written as a whole or not at all. Without
+    --tag and --separator the whole line is the value, and the tag is empty. After an error or a
+    signal, standard error says how much was written before.
     """
     words = (tag, value, line_tag, separator, batch, backlog, producer, sequence)
-    given = line_input.Given(*words, headers_of(header))
+    given = line_input.Given(*words, headers_of(header), in_base64)
     given.check()
     with connected(store) as hw, interruptible():
         line_input.write_given(hw.stream(name), given, as_json)
@@ -135,7 +137,8 @@ def tail(
 ) -> None:
     """Show the newest messages, then each new one as it arrives, until Ctrl-C or SIGTERM.
 
-    Either signal ends it with exit code 0, and so does the end of whoever reads its output.
+    Either signal ends it with exit code 0, and so does the end of the program that reads its
+    output.
     """
     form = check_format(line_format, as_json)
     left = sys.maxsize if count is None else count

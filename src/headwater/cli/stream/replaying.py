@@ -9,7 +9,7 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.options import AsJson, StoreUrl, StreamName, connected
+from headwater.cli.options import AsJson, StoreUrl, StreamName, connected, refused
 
 if TYPE_CHECKING:
     from headwater.log.replaying import Replayed
@@ -19,13 +19,13 @@ def replay(
     name: StreamName,
     into: Annotated[
         str | None,
-        typer.Option(metavar="STREAM", help="The stream that is written.", show_default=False),
+        typer.Option(metavar="STREAM", help="The stream to write to.", show_default=False),
     ] = None,
     group: Annotated[
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="A sandbox group for the copies; its stream is STREAM.sandbox unless --into says.",
+            help="A sandbox group for the copies; they go to STREAM.sandbox without --into.",
             show_default=False,
         ),
     ] = None,
@@ -36,24 +36,29 @@ def replay(
         int | None, typer.Option(min=1, help="The last offset.", show_default="last")
     ] = None,
     speed: Annotated[
-        str, typer.Option(metavar="SPEED", help="1x, 10x, 0.5x, or max: as fast as can be.")
+        str, typer.Option(metavar="SPEED", help="1x, 10x, 0.5x, or max: as fast as possible.")
     ] = "max",
     producer: Annotated[
         str | None,
         typer.Option(
-            help="Who writes. The same producer goes on where it was; another one writes anew.",
+            help="Name of the producer. The same one continues where it was; another starts again.",
             show_default="by range and speed",
         ),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a range of a stream into another one, once, as it was or faster.
+    """Copy a range of a stream into another one, once, at its own speed or faster.
 
-    Whatever ends it, the same command goes on where it was, and writes nothing twice.
+    If it is interrupted, the same command continues where it was, and writes nothing twice.
     """
     from headwater.stopping import stop_on_signals
 
+    if into is None and group is None:
+        raise typer.BadParameter("give --into STREAM, --group GROUP, or both")
+    if first is not None and last is not None and first > last:
+        raise typer.BadParameter(f"--last {last} is before --first {first}; swap them")
+    pace = _speed(speed)
     stopping = threading.Event()
     with connected(store) as hw, stop_on_signals(stopping.set):
         done = hw.replay(
@@ -61,7 +66,7 @@ def replay(
             into,
             first=first,
             last=last,
-            speed=_speed(speed),
+            speed=pace,
             group=group,
             producer=producer,
             stop=stopping.is_set,
@@ -70,12 +75,17 @@ def replay(
 
 
 def _speed(text: str) -> float | None:
+    from headwater.log.replaying import LEAST_SPEED, MOST_SPEED
+
     if text == "max":
         return None
     try:
-        return float(text.removesuffix("x"))
+        speed = float(text.removesuffix("x"))
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no speed like 1x, 10x or max") from None
+        speed = 0.0
+    if not LEAST_SPEED <= speed <= MOST_SPEED:
+        raise refused(f"{text!r} is not a speed like 1x, 10x or max", "--speed")
+    return speed
 
 
 def _words(done: Replayed) -> str:
@@ -85,4 +95,4 @@ def _words(done: Replayed) -> str:
     copied = f"{output.counted(done.written, 'message')} written to {done.into}{missed}"
     if done.complete:
         return f"replayed {output.range_text(done.first, done.last)}: {copied}"
-    return f"stopped before {done.next}: {copied}; the same command goes on there"
+    return f"stopped before {done.next}: {copied}; the same command continues there"

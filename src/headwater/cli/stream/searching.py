@@ -37,7 +37,7 @@ def search(
     count: Count = 10,
     max_messages: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Look at N messages at most.", show_default="all"),
+        typer.Option(min=1, metavar="N", help="Search at most N messages.", show_default="all"),
     ] = None,
     max_time: Annotated[
         str | None,
@@ -47,9 +47,9 @@ def search(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search messages by tag, by a text or by a field of JSON; reads all on its way.
+    """Search messages by tag, by a text or by a field of JSON; reads all messages on its way.
 
-    Standard error says how much was searched, and from which offset to go on.
+    Standard error says how much was searched, and from which offset to continue.
     """
     form = check_format(line_format, as_json)
     with known_stream(store, name) as stream:
@@ -61,13 +61,13 @@ def search(
             newest_first=newest_first,
             count=count,
             max_messages=max_messages,
-            max_ms=None if max_time is None else options.duration_ms(max_time),
+            max_ms=None if max_time is None else options.duration_ms(max_time, "--max-time"),
         )
     if as_json:
         output.show_json(views.searches.SearchedView.of(found, name))
         return
     if found.messages:
         show_page(found.messages, False, form)
-    further = "" if found.next is None else f"; go on with --offset {found.next}"
+    further = "" if found.next is None else f"; continue with --offset {found.next}"
     total = found.last - found.first + 1
     output.warn(f"searched {found.searched:,} of {total:,} in {found.ms:,} ms{further}")

@@ -18,6 +18,7 @@ from headwater.cli.options import (
     connected,
     known_stream,
 )
+from headwater.inputs import MAX_EXACT
 
 if TYPE_CHECKING:
     from headwater.log.types import Retention, StreamInfo
@@ -43,7 +44,7 @@ def list_streams(store: StoreUrl = None, as_json: AsJson = False) -> None:
             "newest message": lambda facts: output.time_text(facts.last_time_ms),
         },
         as_json,
-        nothing="no streams: a stream comes into being with its first write",
+        nothing="no streams: a stream is created by its first write",
     )
 
 
@@ -91,7 +92,11 @@ def evict(
     offset: Annotated[
         int | None,
         typer.Argument(
-            metavar="OFFSET", min=1, help="The last offset to evict.", show_default=False
+            metavar="OFFSET",
+            min=1,
+            max=MAX_EXACT,
+            help="The last offset to evict.",
+            show_default=False,
         ),
     ] = None,
     keep: Annotated[
@@ -102,7 +107,7 @@ def evict(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evict old messages now, even those that somebody still needs; groups learn their gap."""
+    """Evict old messages now, even those that somebody still needs; groups are told their gap."""
     if (offset is None) == (keep is None):
         raise typer.BadParameter("give either OFFSET or --keep")
     with known_stream(store, name) as stream:
@@ -146,16 +151,16 @@ def retain(
 ) -> None:
     """Show the retention policy; or set it, by any limit, and apply it.
 
-    A limit that is not named is no limit. `headwater keep` applies the policy from then on.
+    A limit that is not named does not apply. `headwater keep` applies the policy from then on.
     Retention waits for the slowest group or reader unless --force.
     """
     from headwater.log.types import Retention
 
     policy = Retention(
         max_count=max_count,
-        max_age_ms=None if max_age is None else options.duration_ms(max_age),
-        max_bytes=None if max_bytes is None else options.size_bytes(max_bytes),
-        max_idle_ms=None if max_idle is None else options.duration_ms(max_idle),
+        max_age_ms=None if max_age is None else options.duration_ms(max_age, "--max-age"),
+        max_bytes=None if max_bytes is None else options.size_bytes(max_bytes, "--max-bytes"),
+        max_idle_ms=None if max_idle is None else options.duration_ms(max_idle, "--max-idle"),
     )
     given = policy != Retention()
     if given + forever + apply > 1:
@@ -181,7 +186,7 @@ def retain(
 def compact(
     name: StreamName,
     marker_ms: Annotated[
-        int, typer.Option(min=0, help="Milliseconds after which delete markers may go, too.")
+        int, typer.Option(min=0, help="Milliseconds after which delete markers may be removed.")
     ] = _MARKER_MS,
     auto: Annotated[
         bool | None,
@@ -192,7 +197,7 @@ def compact(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep the last message of every tag; offsets stay. An empty value deletes its tag.
+    """Keep the last message of every tag; offsets do not change. An empty value deletes its tag.
 
     What groups have not read or acknowledged is removed, too, unless it is the last of its tag.
     With --auto or --no-auto it only sets whether the housekeeper compacts the stream.
@@ -222,7 +227,7 @@ def seal(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> N
 def delete(
     name: StreamName, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Remove a stream with its groups and readers, for ever."""
+    """Remove a stream with its groups and readers permanently."""
     with known_stream(store, name) as stream:
         facts = stream.info()
         confirm(

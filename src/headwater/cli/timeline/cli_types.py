@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli.option_groups import OptionGroup
+from headwater.errors import InvalidInput
 
 # The defaults of the farm. Importing it for them would slow down every command; a test compares.
 QUORUM = "51%"
@@ -51,7 +52,7 @@ StateFile = Annotated[
     typer.Option(
         "--state",
         metavar="FILE",
-        help="The file that notes the progress, so that the next run goes on there.",
+        help="The file that keeps the progress, so that the next run continues there.",
         show_default=False,
     ),
 ]
@@ -72,10 +73,14 @@ class FarmFlags(OptionGroup):
         """Return the arguments of ``Farm.open`` beside the instances."""
         from headwater.timeline.scores import read_score
 
+        try:
+            horizon = None if self.horizon is None else read_score(self.horizon)
+        except InvalidInput as error:
+            raise InvalidInput(f"--horizon: {error}") from None
         return {
             "max_size": self.max_size,
             "keep": self.keep,
-            "horizon": None if self.horizon is None else read_score(self.horizon),
+            "horizon": horizon,
             "hash": self.hash,
             "timeout_ms": self.timeout_ms,
         }

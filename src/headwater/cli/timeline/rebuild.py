@@ -1,4 +1,4 @@
-"""``headwater timeline rebuild``: make timelines anew from a log."""
+"""``headwater timeline rebuild``: make timelines again from a log."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def rebuild(
         typer.Option(
             "--reader",
             metavar="MODULE:FUNCTION",
-            help="The function that makes operations of a message. Default: the value is JSON.",
+            help="The function that turns a message into operations. Default: the value is JSON.",
             show_default=False,
         ),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the operations of all messages of streams to a farm, up to their present end.
+    """Write the operations of all messages of streams to a farm, up to their current end.
 
     Operations that the farm has already change nothing, so the command may be run on a farm in
     use, and more than once.
@@ -63,7 +63,7 @@ def rebuild(
 
 
 def _rebuild(stream: Stream, start: int, read: Read, farm: Farm) -> tuple[int, Written]:
-    """Apply one stream; prints the offset to go on from when it fails."""
+    """Apply one stream; prints the offset to continue from when it fails."""
     from headwater.timeline import Written
     from headwater.timeline.feeding import apply
 
@@ -79,7 +79,7 @@ def _rebuild(stream: Stream, start: int, read: Read, farm: Farm) -> tuple[int, W
             seen += len(messages)
             at = passage.next
     except HeadwaterError:
-        output.warn(f"stopped at offset {at} of {stream.name}; go on there by --from {at}")
+        output.warn(f"stopped at offset {at} of {stream.name}; continue there with --from {at}")
         raise
     return seen, done
 

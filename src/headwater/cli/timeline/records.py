@@ -14,7 +14,7 @@ import typer
 from headwater import views
 from headwater.cli import output
 from headwater.cli.option_groups import grouped
-from headwater.cli.options import AsJson
+from headwater.cli.options import AsJson, refused
 from headwater.cli.timeline.cli_types import FarmFlags, WritingFarmFlags
 from headwater.errors import InvalidInput
 
@@ -100,7 +100,13 @@ def select(
     from headwater.timeline import Cursor, Farm
 
     if offset and (start or stop):
-        raise InvalidInput("--offset goes with neither --start nor --stop")
+        raise InvalidInput("--offset goes with neither --start nor --stop; leave one out")
+    for word, option in ((start, "--start"), (stop, "--stop")):
+        try:
+            if word:
+                Cursor.parse(word)
+        except InvalidInput:
+            raise refused(f"{word!r} is not a cursor; copy one as it is printed", option) from None
     with Farm.open(farm.instances, **farm.arguments()) as opened:
         if start or stop:
             found = opened.select_range(keys, start, stop, limit)

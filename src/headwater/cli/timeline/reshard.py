@@ -26,7 +26,7 @@ def reshard(
     farm: FarmFlags,
     to: Annotated[
         str,
-        typer.Option(metavar="FARM", help="The farm as it shall be.", show_default=False),
+        typer.Option(metavar="FARM", help="The farm as it will be.", show_default=False),
     ],
     dry_run: DryRun = False,
     abort: Annotated[
@@ -38,8 +38,8 @@ def reshard(
 ) -> None:
     """Move a farm to other instances or another number of clusters, while it is read and written.
 
-    The command may be stopped or killed at any time; the same command then goes on. Programs that
-    use the farm follow by themselves. The exit code is 1 when it was stopped before its end.
+    The command may be stopped or killed at any time; the same command then continues. Programs that
+    use the farm follow automatically. The exit code is 1 when it was stopped before its end.
     """
     import asyncio
 
@@ -67,7 +67,7 @@ def reshard(
     else:
         moved = asyncio.run(work(lambda resharder, stop: resharder.run(stop)))
         if moved is None:
-            output.warn("stopped; all is served as before. Run the same command to go on")
+            output.warn("stopped; all is served as before. Run the same command to continue")
             raise typer.Exit(1)
         _show(moved, as_json)
 

@@ -18,9 +18,9 @@ def scrub(farm: FarmFlags, rate: ReadRate = None, as_json: AsJson = False) -> No
     """Read all timelines on all clusters, and report what is damaged, misplaced or differs.
 
     It changes nothing, and may run while the farm is in use; headwater timeline walk repairs.
-    Progress goes to standard error. Ctrl-C ends it, with what it has seen. The exit code is 0 when
-    all is sound, 3 when something is wrong, 130 when it was interrupted before it found anything,
-    and 1 when an instance could not be read.
+    Progress goes to standard error. Ctrl-C ends it with a report of what it has seen. The exit code
+    is 0 when no damage was found, 3 when something is wrong, 130 when it was interrupted before it
+    found anything, and 1 when an instance could not be read.
     """
     import asyncio
 

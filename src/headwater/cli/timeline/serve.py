@@ -18,13 +18,13 @@ def serve(
     http: HttpFlags,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 6302,
-    workers: Annotated[int, typer.Option(metavar="N", help="Serve by N processes.")] = 1,
+    workers: Annotated[int, typer.Option(metavar="N", help="Serve with N processes.")] = 1,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="HEADWATER_TIMELINE_TOKEN",
-            help="The token that every request must carry. Set it by the environment variable, "
-            "as other users of the machine can see arguments.",
+            help="The token that every request must carry. Set it with the environment variable, "
+            "because other users of the machine can see arguments.",
             show_default=False,
         ),
     ] = None,
@@ -38,7 +38,9 @@ def serve(
     ] = None,
     lenient: Annotated[
         bool,
-        typer.Option("--lenient", help="Accept all that Roshi accepts, with its results."),
+        typer.Option(
+            "--lenient", help="Accept everything that Roshi accepts, with the same results."
+        ),
     ] = False,
     read_strategy: Annotated[
         str,
@@ -66,7 +68,7 @@ def serve(
     """Serve timelines over HTTP as Roshi does, until Ctrl-C or SIGTERM.
 
     Without a token it listens on the loopback only. Rates and limits are those of each process.
-    Either signal lets requests that have begun end, and the exit code is 0.
+    After either signal, running requests are completed, and the exit code is 0.
     """
     from headwater.lazy_names import extra_needed
 

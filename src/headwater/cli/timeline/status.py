@@ -29,10 +29,10 @@ def status(
     ] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show of each instance whether it serves, what it holds, and how far it is behind.
+    """Show for each instance whether it is available, what it holds, and how far it is behind.
 
-    A sample of timelines, compared on all clusters, shows how far. The exit code is 1 when an
-    instance does not serve.
+    How far is estimated from a sample of timelines. The exit code is 1 when an instance is not
+    available.
     """
     import asyncio
 

@@ -32,8 +32,8 @@ def walk(
     """Compare all timelines on all clusters, in random order, and repair what differs.
 
     It walks round after round until Ctrl-C or SIGTERM, and then exits with 0. With --once the exit
-    code is 1 when an instance could not be reached, as some timelines may not have been compared.
-    A farm of which no instance serves is an error; in later rounds it is waited for.
+    code is 1 when an instance could not be reached, as some timelines may not have been compared. A
+    farm without an available instance is an error in the first round; later rounds wait for it.
     """
     import asyncio
 
@@ -78,7 +78,7 @@ async def _rounds(walker: Walker, stop: asyncio.Event) -> AsyncIterator[Walked]:
             yield walked
             if walked.repaired.keys:
                 continue
-        # Nothing is there, or nobody answers: no reason to ask without a pause.
+        # Nothing is there, or no instance answers: there is no reason to ask without a pause.
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), 1)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def walks(farm: FarmFlags, as_json: AsJson = False) -> None:
     """Show walks and moves of a farm: who runs them, how far they are, what the last one did.
 
-    They note themselves on the farm, so that they are seen from anywhere, for thirty days.
+    Walks and moves record their progress on the farm, where it can be seen for thirty days.
     """
     import asyncio
 

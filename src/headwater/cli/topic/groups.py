@@ -105,7 +105,7 @@ def list_groups(
         _group_view,
         columns if name else whose | columns,
         as_json,
-        nothing="no groups: a group comes into being with its first read",
+        nothing="no groups: a group is created by its first read",
     )
 
 
@@ -120,14 +120,14 @@ def set_group(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a group with --start, or change how it hands out and what it does with dead letters.
+    """Create a group with --start, or change how it delivers, and what it does with dead letters.
 
-    It is set in every partition, and what is not named stays as it is.
+    It is set in every partition; settings that are not named stay as they are.
     """
     wanted = GroupSettings.of(start, max_pending, dead_letters, letters_to, ordered)
     with known_topic(store, name) as topic:
         groups = {one for facts in topic.info() for one in facts.groups}
-        wanted.check(f"topic {name!r}", name, group, groups)
+        wanted.check(f"topic {name!r}", group, groups)
         found = topic.group(
             group,
             "first" if wanted.start is None else wanted.start,
@@ -225,7 +225,7 @@ def seek(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set where a group stands in all partitions or in one: what is before is not handed out."""
+    """Set the position of a group in all partitions or in one: earlier messages are skipped."""
     position = options.position(to)
     if partition is None and isinstance(position, int):
         raise typer.BadParameter("an offset is one of a partition; give --partition with it")
@@ -239,14 +239,14 @@ def seek(
 def pause(
     name: TopicName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Hand out nothing to members of a group until it is resumed."""
+    """Deliver nothing to members of a group until it is resumed."""
     _set_state(store, name, group, as_json, paused=True)
 
 
 def resume(
     name: TopicName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Hand out messages of a group again."""
+    """Deliver messages of a group again."""
     _set_state(store, name, group, as_json, paused=False)
 
 

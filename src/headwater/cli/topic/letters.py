@@ -69,7 +69,7 @@ def redrive(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Return dead letters to the group; their attempts begin anew."""
+    """Return dead letters to the group; their attempts are counted from 1 again."""
     parsed = options.in_topic(offsets) if offsets else None
     matching = letter_filter(error, min_attempts, after, before, tag)
     check_one_choice(parsed, matching)
@@ -104,7 +104,7 @@ def discard(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget dead letters, for ever; asks before all. Their streams keep them by retention."""
+    """Discard dead letters; asks before it discards all. Their streams keep them by retention."""
     parsed = options.in_topic(offsets) if offsets else None
     matching = letter_filter(error, min_attempts, after, before, tag)
     check_one_choice(parsed, matching)

@@ -65,8 +65,8 @@ def write(
 ) -> None:
     """Write one message, TAG and VALUE; or, without them, a message for each line of stdin.
 
-    Each goes to the partition of its tag. Lines are written as they arrive, in batches that are
-    whole within each partition. It prints partitions with offsets, as 3:5.
+    Each message goes to the partition of its tag. Lines are written as they arrive, in batches that
+    are atomic within each partition. It prints partitions with offsets, as 3:5.
     """
     words = (tag, value, line_tag, separator, batch, backlog, producer, sequence)
     given = line_input.Given(*words, headers_of(header))
@@ -93,8 +93,8 @@ def read(
 ) -> None:
     """Read messages, partition by partition, which changes nothing; or take them as a member.
 
-    Without --ack-ms, a message that a group's member took counts as acknowledged. --offset is one
-    of a partition; --block-ms needs --partition or --group.
+    Without --ack-ms, a message that a group's member took counts as acknowledged. --offset is an
+    offset within a partition; --block-ms needs --partition or --group.
     """
     check_group_options(group, ack_ms, expire_ms)
     if group is not None and (offset is not None or partition is not None):
@@ -134,8 +134,8 @@ def tail(
 ) -> None:
     """Show the newest messages, then each new one as it arrives, until Ctrl-C or SIGTERM.
 
-    Either signal ends it with exit code 0, and so does the end of whoever reads its output.
-    Between partitions the newest are in the order of their times.
+    Either signal ends it with exit code 0, and so does the end of the program that reads its
+    output. The newest messages of different partitions are in the order of their times.
     """
     form = check_format(line_format, as_json, TOPIC_FIELDS)
     left = sys.maxsize if count is None else count

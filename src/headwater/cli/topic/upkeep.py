@@ -25,7 +25,7 @@ def create(
 ) -> None:
     """Create a topic; the number of its partitions does not change afterwards.
 
-    A topic that is there is left as it is, and refused if it has another number.
+    A topic that exists is left as it is, and refused if it has another number of partitions.
     """
     with connected(store) as hw:
         has = hw.topic(name, partitions).partitions()
@@ -51,7 +51,7 @@ def list_topics(store: StoreUrl = None, as_json: AsJson = False) -> None:
             ),
         },
         as_json,
-        nothing="no topics: a topic comes into being with its first use, or by topic create",
+        nothing="no topics: a topic is created by its first use, or by topic create",
     )
 
 
@@ -77,7 +77,7 @@ def info(name: TopicName, store: StoreUrl = None, as_json: AsJson = False) -> No
 def delete(
     name: TopicName, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Remove a topic with all its partitions, groups and readers, for ever."""
+    """Remove a topic with all its partitions, groups and readers permanently."""
     with known_topic(store, name) as topic:
         partitions = topic.info()
         count = sum(facts.length for facts in partitions)

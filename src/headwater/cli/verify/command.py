@@ -38,7 +38,7 @@ def verify(
         str | None,
         typer.Option(
             metavar="STORE",
-            help="Note the result in this store, for doctor, top and the console.",
+            help="Record the result in this store, for doctor, top and the console.",
             show_default=False,
         ),
     ] = None,
@@ -50,8 +50,11 @@ def verify(
     served by the rules.
     """
     from headwater.cli.verify.drive import KillPlan, run_plan
-    from headwater.store import embedded
+    from headwater.store import embedded, url
 
+    if note_in is not None:
+        # Before the work: a mistyped URL would be refused only after it.
+        url.resolve(note_in, Path())
     plan = KillPlan(
         seconds, writers, members, kills, secrets.randbits(32) if seed is None else seed
     )
@@ -82,7 +85,7 @@ def verify(
         )
     else:
         output.say("nothing lost, nothing twice, nothing out of order", "green")
-    # What was found is printed by now, whatever becomes of the note.
+    # What was found is printed by now, whatever happens to the note.
     if note_in is not None:
         _note(plan, report, note_in)
     if report.anomalies:

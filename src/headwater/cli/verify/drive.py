@@ -42,6 +42,7 @@ from headwater.cli.verify.workers import (
     settle,
     take_once,
 )
+from headwater.errors import StoreError
 from headwater.stopping import STOP_SIGNALS
 from headwater.store import embedded
 
@@ -82,7 +83,7 @@ def run_plan(plan: KillPlan, directory: Path) -> VerifyReport:
     with headwater.connect(run.url) as hw:
         run.work(report)
         with contextlib.closing(Notes(directory / "drain.notes")) as notes:
-            drained = _drain(hw, run.job("drain"), notes)
+            drained = drain(hw, run.job("drain"), notes)
         log = [
             (offset, value.decode())
             for batch in hw.stream(STREAM).scan()
@@ -101,22 +102,30 @@ def run_plan(plan: KillPlan, directory: Path) -> VerifyReport:
     return report
 
 
-def _drain(hw: headwater.Headwater, job: Job, notes: Notes) -> bool:
-    """Read and acknowledge all that is left; returns whether that came to an end."""
+def drain(hw: headwater.Headwater, job: Job, notes: Notes) -> bool:
+    """Read and acknowledge all that is left; returns whether that came to an end.
+
+    When the last kill was of the server, and no worker is left to notice it, the drain does.
+    """
     chance = job.chance()
     number = 0
     deadline = time.monotonic() + DRAIN_S
     for name in (RETRYING, ONCE):
         group = hw.stream(STREAM).group(name, member=job.name)
-        group.read(0)
-        while (facts := group.info()).pending or facts.lag:
+        left = True
+        while left:
             if time.monotonic() > deadline:
                 return False
             number += 1
             call = f"drain.{number}"
-            offsets = take_once(job, group, notes, call, chance)
-            if offsets and name == RETRYING:
-                settle(group, notes, call, offsets, 1.0)
+            with suppress(StoreError):
+                # Takes nothing, but makes the group if nobody has read through it.
+                group.read(0)
+                offsets = take_once(job, group, notes, call, chance)
+                if offsets and name == RETRYING:
+                    settle(group, notes, call, offsets, 1.0)
+                facts = group.info()
+                left = bool(facts.pending or facts.lag)
     return True
 
 

@@ -2,7 +2,7 @@
 
 A note is one line of a file that only its worker appends to. It is given to the system before the
 call that it announces, so that it outlives a kill -9 of the worker. A worker that is started again
-goes on from its own notes.
+continues from its own notes.
 """
 
 from __future__ import annotations
