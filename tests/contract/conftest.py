@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -160,13 +159,6 @@ def hw_stream(stores: Stores, name: str) -> Iterator[StreamCommands]:
     url = stores.url("embedded")
     with headwater.connect(url) as hw:
         yield StreamCommands(url, hw.stream(name))
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads for those that block."""
-    with ThreadPoolExecutor(16) as pool:
-        yield pool
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import headwater
-from tests.support.apps import is_alive
 from tests.support.commands import PROGRAM
+from tests.support.processes import is_alive
 from tests.support.servers import until
 from tests.support.stores import Stores
 
@@ -108,8 +108,36 @@ def test_a_process_past_its_memory_or_with_a_stuck_handler_is_drained_and_replac
         stuck = int((shop.folder / "stuck").read_text())
         until(lambda: not is_alive(stuck), 60)
         greedy = shop.handled("hoard")[2]
-        until(lambda: " MB, more than " in shop.log(), 60)
+        until(lambda: " MB, and --max-memory allows 250 MB" in shop.log(), 60)
         values = (f"x{n}" for n in range(1000))
         until(lambda: shop.handled(next(values))[2] != greedy, 60)
-    assert re.search(r"process 0 \(work\) uses \d+ MB, more than \d+: it is drained", shop.log())
+    assert re.search(
+        r"process 0 \(work\) uses [34]\d\d MB, and --max-memory allows 250 MB: it is drained",
+        shop.log(),
+    )
+    assert "is started again in 0.5 s; raise --max-memory, or let its handlers" in shop.log()
     assert "was killed" not in shop.log()
+
+
+def test_a_limit_that_a_fresh_process_exceeds_is_refused_with_one_that_would_do(
+    shop: Shop,
+) -> None:
+    shop.declare("work")
+    with (shop.folder / "shop.py").open("a") as module:
+        module.write("hoard.append(b'x' * 200_000_000)")
+    answer = subprocess.run(
+        [PROGRAM, "run", "shop:app", "--no-view", "--max-memory", "100MB"],
+        env=os.environ | {"HEADWATER_URL": shop.url},
+        cwd=shop.folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert re.search(
+        r"^error: --max-memory: a process of this application uses 2\d\d MB before its first "
+        r"message, and 100 MB are allowed; give room to work, as \d\d0MB$",
+        answer.stderr,
+        re.MULTILINE,
+    )

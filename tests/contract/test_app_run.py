@@ -16,8 +16,9 @@ import pytest
 
 from headwater.app.loading import load_app
 from headwater.errors import InvalidInput
-from tests.support.apps import PARTS, NotingApp, RunningProgram, is_alive
+from tests.support.apps import PARTS, NotingApp, RunningProgram
 from tests.support.commands import run
+from tests.support.processes import is_alive
 from tests.support.servers import until
 from tests.support.stores import Stores
 
@@ -155,7 +156,11 @@ def test_what_is_wrong_is_listed_and_nothing_runs(stores: Stores, folder: Path) 
         ("nowhere_at_all:app", "", "there is no module 'nowhere_at_all'"),
         ("shop_a:jobs", "import headwater\napp = headwater.App()", "did you mean shop_a:app?"),
         ("shop_b:app", "import nothing_of_that_name", "ModuleNotFoundError"),
-        ("a b:app", "", "is no module and name"),
+        ("a b:app", "", "is not a module and a name"),
+        ("shop_c.py", "", "'shop_c.py' is a file; write shop_c:app"),
+        ("shop_d.py:jobs", "", "'shop_d.py' is a file; write shop_d:jobs"),
+        ("json.nowhere:app", "", "there is no module 'json.nowhere'"),
+        ("textwrap.nowhere:app", "", "there is no module 'textwrap.nowhere'"),
     ],
 )
 def test_an_application_that_cannot_be_loaded_is_a_fault_with_a_cure(
@@ -166,3 +171,14 @@ def test_an_application_that_cannot_be_loaded_is_a_fault_with_a_cure(
     monkeypatch.syspath_prepend(folder)
     with pytest.raises(InvalidInput, match=re.escape(words)):
         load_app(target)
+
+
+@pytest.mark.parametrize("size", ["512", "0", "49MB"])
+def test_a_memory_limit_that_no_process_can_keep_is_refused(folder: Path, size: str) -> None:
+    (folder / "shop_e.py").write_text("import headwater\napp = headwater.App()\napp.keep()")
+    answer = run(None, "run", "shop_e:app", "--max-memory", size)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(
+        f"error: Invalid value for '--max-memory': {size} is less than an idle process uses; "
+        "give 50MB or more, with the unit, as 512MB"
+    )

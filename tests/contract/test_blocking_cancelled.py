@@ -59,7 +59,7 @@ def test_cancelled_members_leave_at_once(hw: headwater.Headwater, name: str) -> 
 
 
 @pytest.mark.parametrize("retry_ms", [None, FAR])
-def test_what_lies_in_the_box_of_a_member_that_leaves_goes_back_at_once(
+def test_what_is_in_the_box_of_a_member_that_leaves_goes_back_at_once(
     hw: headwater.Headwater, name: str, retry_ms: int | None
 ) -> None:
     stream = hw.stream(name)

@@ -127,7 +127,7 @@ def test_a_renewed_lease_is_not_taken_over(client: Headwater, name: str) -> None
     assert slow.renew(batch) == 0
 
 
-def test_a_repeated_commit_whose_shard_went_on_is_no_lost_lease(
+def test_a_repeated_commit_whose_shard_continued_is_no_lost_lease(
     client: Headwater, name: str
 ) -> None:
     channel, rival = (other(client, name, shards=1) for _ in range(2))
@@ -157,9 +157,7 @@ def test_what_is_released_comes_again_to_anybody_when_its_time_has_come(
     assert [(r.member, r.score) for r in channel.reserve(1)] == [("b", 2.0)]
 
 
-def test_members_are_not_handed_out_before_their_time(
-    client: Headwater, channel: IckChannel
-) -> None:
+def test_members_are_not_reserved_before_their_time(client: Headwater, channel: IckChannel) -> None:
     now = server_ms(client)
     far = dt.datetime.fromtimestamp(now / 1000 + 3600, dt.UTC)
     assert channel.add({"far": 0, "both": 5}, not_before=far) == (2, 0)
@@ -179,7 +177,7 @@ def test_members_are_not_handed_out_before_their_time(
     assert [(r.member, r.score) for r in channel.reserve(9)] == [("far", -3.0)]
 
 
-def test_any_number_that_comes_due_at_once_is_handed_out(
+def test_any_number_that_comes_due_at_once_is_reserved(
     client: Headwater, channel: IckChannel
 ) -> None:
     channel.add({f"m{i}": i for i in range(5000)}, not_before=server_ms(client) + 1)

@@ -15,7 +15,7 @@ from tests.support.channels import LONG, drain, facts, members
 from tests.support.watch import let_pass, server_ms
 
 
-def test_the_shards_of_a_channel_lie_in_different_slots() -> None:
+def test_the_shards_of_a_channel_are_in_different_slots() -> None:
     slots = {key_slot(shard_key("dirty", 1, shard).encode()) for shard in range(64)}
     assert len(slots) > 60
     assert len({slot * 3 // 16384 for slot in slots}) == 3, "on every server of three"
@@ -42,7 +42,7 @@ def test_shards_are_added_and_removed_without_loss(
     assert channel.reshard(after) == (after, True, 0)
 
 
-def test_nothing_is_handed_out_twice_while_shards_change(client: Headwater, name: str) -> None:
+def test_nothing_is_reserved_twice_while_shards_change(client: Headwater, name: str) -> None:
     channel, rival = client.ick_channel(name, shards=2), client.ick_channel(name)
     channel.add(members(40))
     batch = channel.reserve(5)
@@ -92,7 +92,7 @@ def test_who_comes_with_an_old_layout_in_mind_is_told(client: Headwater, name: s
     assert sorted(drain(handles[2])) == ["a", "b"]
 
 
-def test_a_channel_is_listed_and_deleted_and_begins_anew(client: Headwater, name: str) -> None:
+def test_a_channel_is_listed_and_deleted_and_starts_again(client: Headwater, name: str) -> None:
     channel, late = client.ick_channel(name, shards=3), client.ick_channel(name)
     assert name not in client.ick_channels()
     assert not channel.delete()

@@ -111,7 +111,7 @@ class ChannelMachine(RuleBasedStateMachine):
             free = [s for s in self.shards if s.over or s.holder in (None, who)]
             assert blocked or not any(s.ready or s.held for s in free)
             return
-        assert not self.old, "nothing is handed out while a lease of the old layout is in force"
+        assert not self.old, "nothing is reserved while a lease of the old layout is in force"
         shard = self.shards[batch.shard]
         assert shard.over or shard.holder in (None, who)
         assert (batch.token == shard.token) == (shard.holder == who)
@@ -234,7 +234,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
 @patient
 @everywhere
-def test_a_channel_loses_nothing_and_hands_out_nothing_twice(client: Headwater) -> None:
+def test_a_channel_loses_nothing_and_reserves_nothing_twice(client: Headwater) -> None:
     ChannelMachine.client = client
     run_state_machine_as_test(ChannelMachine, settings=MODEL_SETTINGS)
 

@@ -76,7 +76,8 @@ def test_without_a_terminal_a_question_names_the_option_that_answers_it(
 ) -> None:
     refused = run(url, "queue", "delete", name)
     assert refused.code == 1
-    assert "nothing was removed; without a terminal, say --yes" in refused.err
+    *_, last = refused.err.splitlines()
+    assert last == "error: nothing was removed; without a terminal, say --yes"
 
 
 @pytest.mark.usefixtures("filled")

@@ -150,3 +150,21 @@ def test_a_user_without_the_rights_to_look_is_told_so(server: Server) -> None:
     further = [f"+{command}" for command in RIGHTS]
     url = grant(server, *rights.rules(cluster=False).split(), *further)
     assert run(url, "scrub").code == 0
+
+
+@pytest.mark.parametrize("command", ["scrub", "repair"])
+def test_a_name_that_nothing_has_is_refused_instead_of_called_sound(
+    server: Server, command: str
+) -> None:
+    with Headwater(server.url) as hw:
+        use_stream(hw, "rides")
+        use_queue(hw, "jobs")
+        hw.ick("dirty").add({"row-1": 1.0})
+    assert run(server.url, command, "rides", "jobs", "dirty").code == 0
+    for words in (["rides", "rdes"], ["rdes"]):
+        answer = run(server.url, command, *words)
+        assert (answer.code, answer.out) == (1, "")
+        assert answer.err == "error: the store has no object 'rdes'; check the name\n"
+    answer = run(server.url, command, "rides", "--kind", "queue")
+    assert answer.code == 1
+    assert answer.err == "error: the store has no queue 'rides'; check the name\n"

@@ -90,7 +90,7 @@ def test_a_group_is_set_to_an_offset_an_end_or_a_time(hw_stream: StreamCommands)
     assert hw_stream("seek", "g", "yesterday").code == 2
     beyond = hw_stream("seek", "g", "999999")
     assert beyond.code == 1
-    assert "error: offset 999999 lies beyond stream" in beyond.err
+    assert "error: offset 999999 is beyond stream" in beyond.err
 
 
 def _later(stream: Stream, time_ms: int) -> bool:

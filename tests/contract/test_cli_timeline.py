@@ -125,7 +125,7 @@ def test_a_walk_tells_what_it_did(farm: str, three: list[Replica], tmp_path: Pat
 def test_a_walk_on_a_dead_farm_is_one_error_that_names_the_instances(words: list[str]) -> None:
     walked = timeline("127.0.0.1:1,127.0.0.1:2;127.0.0.1:3", "walk", *words)
     assert (walked.code, walked.out) == (1, "")
-    assert walked.err.startswith("error: no instance of the farm serves (cluster 1 redis://")
+    assert walked.err.startswith("error: no instance of the farm is available (cluster 1 redis://")
     assert walked.err.count("\n") == 1
     assert all(f"127.0.0.1:{port}" in walked.err for port in (1, 2, 3))
 
@@ -207,7 +207,7 @@ def test_a_farm_that_was_emptied_is_rebuilt_from_a_log(
         hw.stream(name).write("t", b"no operations")
     broken = run(None, *words, "--from", "22")
     assert broken.code == 1
-    assert "go on there by --from 22" in broken.err
+    assert "continue there with --from 22" in broken.err
     own = "tests.contract.test_cli_timeline:by_tag"
     assert run(None, *words, "--from", "22", "--reader", own).out.endswith("1 applied\n")
     assert three[0].states(b"t") == {b"no operations": State(22, False)}

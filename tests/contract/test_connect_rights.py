@@ -95,8 +95,10 @@ def test_a_right_that_is_taken_away_in_the_middle_of_work_is_an_error_of_rights(
         admin.execute_command("ACL", "SETUSER", user, "on", ">poor-pw", "~hw:*", "+@all")
         hw = dial(f"redis://{user}:poor-pw@127.0.0.1:{server.port}")
         admin.execute_command("ACL", "SETUSER", user, "-xadd")
-        with pytest.raises(AccessDenied):
+        with pytest.raises(AccessDenied, match=r"'xadd'.*grant the user that command"):
             hw.stream(user).write("t", b"v")
+        with pytest.raises(AccessDenied, match=r"access a key.*~NAME/ick/"):
+            hw.ick(user).add({"member": 1})
 
 
 def until_gone(admin: redis.Redis, user: str) -> None:

@@ -103,7 +103,7 @@ def test_what_waiting_does_not_cure_is_said_at_once(
 def test_a_replica_is_never_taken_for_the_primary(watched: Watched, dial_at_once: Dial) -> None:
     with (
         watched.watch(watched.replica) as misled,
-        pytest.raises(StoreUnreachable, match="no primary yet"),
+        pytest.raises(StoreUnreachable, match="not a primary yet"),
     ):
         dial_at_once(f"{sentinel_url(misled)}?sentinel_password={PASSWORD}")
 

@@ -104,7 +104,7 @@ def test_an_action_says_what_it_will_do_and_then_does_it(
 ) -> None:
     name, fields = filled.stream.name, {"do": "seek", "group": "mail", "to": "1,000"}
     bill = text_of(browser.get("/console/act?" + urlencode({**fields, "stream": name})))
-    assert "hands out 101 messages again" in bill
+    assert "delivers 101 messages again" in bill
     assert "headwater stream seek" in bill
     assert filled.group.info().next == 1101, "a bill changes nothing"
     done = send(browser, "/console/act", stream=name, **fields)
@@ -179,6 +179,33 @@ def test_nobody_sees_a_page_without_a_token(guarded: Guarded, filled: Filled) ->
         assert filled.queue.name not in text_of(found).replace(path_of(page.path, filled), "")
     wrong = send(client, "/console/sign-in", token="hw_wrong")
     assert (wrong.status, "set-cookie" in wrong.headers) == (401, False)
+
+
+def test_who_signs_in_comes_to_the_page_that_was_asked_for(guarded: Guarded) -> None:
+    client, token = guarded.api.client(), guarded.tokens["root"]
+    asked = text_of(client.get("/console/streams/rides?at=7&tag=a"))
+    assert 'name="back" value="/console/streams/rides?at=7&amp;tag=a"' in asked
+    back = "/console/streams/rides?at=7"
+    wrong = text_of(send(client, "/console/sign-in", token="hw_wrong", back=back))
+    assert f'name="back" value="{back}"' in wrong
+    assert "does not know that token" in wrong
+    signed = send(client, "/console/sign-in", token=token, back=back)
+    assert signed.headers["location"] == back
+    for elsewhere in ("https://example.org", "//example.org/console", "/v1/streams"):
+        signed = send(client, "/console/sign-in", token=token, back=elsewhere)
+        assert signed.headers["location"] == "/console"
+
+
+def test_a_change_with_an_expired_token_asks_to_sign_in_and_is_not_made(
+    guarded: Guarded, hw: Headwater
+) -> None:
+    queue = hw.queue(f"expired-{secrets.token_hex(4)}")
+    queue.push(b"x")
+    found = send(guarded.api.client(), "/console/act", do="purge", queue=queue.name)
+    assert found.status == 401
+    assert "does not know that token" not in text_of(found), "nobody has typed one"
+    assert 'name="back" value="/console"' in text_of(found)
+    assert queue.stats().ready == 1
 
 
 def test_a_cookie_is_for_pages_alone(guarded: Guarded) -> None:

@@ -71,7 +71,7 @@ def test_a_page_of_what_is_gone_says_so(chromium: Browser, server: Server) -> No
         hw.stream("brief").write("t", b"1")
         tab.open("/console/streams/brief")
         hw.stream("brief").delete()
-        tab.page.wait_for_selector("h1:text('Not here')")
+        tab.page.wait_for_selector("h1:text('Not found')")
 
 
 def test_it_works_inside_an_application_of_a_user(

@@ -83,9 +83,45 @@ def test_pending_messages_are_skipped_and_returned_by_an_administrator(
 def test_a_seek_says_how_long_it_takes(browser: ApiClient, group: headwater.Group) -> None:
     asked = {"do": "seek", "stream": group.stream, "group": "mail"}
     back = bill(browser, **asked, to=1)
-    assert "hands out 20 messages again" in back
-    assert "is not known: the group did nothing" in back
-    assert "The group is level then" in bill(browser, **asked, to="last")
+    assert "delivers 20 messages again" in back
+    assert "is unknown: no history of the group's rate is recorded" in back
+    assert "The group is then up to date" in bill(browser, **asked, to="last")
+
+
+def test_a_seek_says_which_pending_messages_it_delivers_again_and_which_it_drops(
+    browser: ApiClient, group: headwater.Group
+) -> None:
+    asked = {"do": "seek", "stream": group.stream, "group": "mail"}
+    # Of 11 - 20, which are pending, it goes back to 16.
+    part = bill(browser, **asked, to=16)
+    assert "delivers 5 messages again" in part
+    assert "5 of them are pending now and become new" in part
+    assert "drops 5 pending messages before that offset" in part
+    whole = bill(browser, **asked, to=1)
+    assert "10 of them are pending now" in whole
+    assert "drops" not in whole
+    assert "drops 10 pending messages" in bill(browser, **asked, to="last")
+    assert send(browser, "/console/act", **asked, to=16).status == 303
+    assert [one.offset for one in group.read(30, ack_ms=60_000)] == list(range(16, 31))
+
+
+def test_a_group_is_sought_by_steps_and_by_times(
+    browser: ApiClient, group: headwater.Group
+) -> None:
+    asked = {"do": "seek", "stream": group.stream, "group": "mail"}
+    assert "to 11<" in bill(browser, **asked, to="-10")
+    assert "to 23<" in bill(browser, **asked, to="+2")
+    assert "to 1<" in bill(browser, **asked, to="−1,000")
+    assert "to 1<" in bill(browser, **asked, to="1h")
+    assert "to 31<" in bill(browser, **asked, to="2100-01-01T00:00")
+    steps = bill(browser, **asked, to="-10")
+    # Its button means the same when the group has moved on.
+    assert '<input type="hidden" name="to" value="11">' in steps
+    wrong = bill(browser, **asked, to="yesterday")
+    assert "'yesterday' is no place in a stream; give an offset" in wrong
+    page = shown(browser, group)
+    for link in ("to=first", "to=-1000", "to=1h", "to=1d", "to=last"):
+        assert link in page
 
 
 def test_what_was_missed_is_told_with_who_evicted_it(

@@ -13,7 +13,7 @@ import pytest
 
 import headwater
 from headwater import Headwater, LetterFilter
-from headwater.log import letter_walks
+from headwater.log import dead_letters, letter_walks
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
@@ -159,21 +159,19 @@ def test_a_message_that_fails_again_is_left_alone_by_whoever_repeats_a_step(
     hw: Headwater, dead: Dead
 ) -> None:
     handle = GroupHandle(StreamHandle(dead.name, set()), "mail", "test")
-    end = hw.store.run(letter_walks.end_of_letters(handle))
+    end = hw.store.run(dead_letters.end_of_letters(handle))
     queue = QueueHandle(dead.name, set(), "test")
-    end_ms = hw.store.run(queue_letters.end_of_letters(queue))
+    queue_end = hw.store.run(queue_letters.end_of_letters(queue))
     ids = {dead.queue.dead()[0].id}
 
     def step() -> tuple[int, int]:
         moved = hw.store.run(letter_walks.move_named(handle, "redrive", [1], end)).returned
-        walked = queue_letters.walk(queue, "redrive", LetterFilter(), b"", end_ms, 9, ids)
+        walked = queue_letters.walk(queue, "redrive", LetterFilter(), b"", queue_end, 9, ids)
         return moved, hw.store.run(walked).done
 
     assert step() == (1, 1)
     dead.group.read(1, ack_ms=60_000)
     dead.group.bury(1, error="again")
-    # A letter is older than the end by its time, in ms.
-    until(lambda: hw.store.run(queue_letters.end_of_letters(queue)) > end_ms + 1)
     dead.queue.bury(*dead.queue.pop(1, ack_ms=60_000), error="again")
     assert dead.left == (6, 4)
     assert step() == (0, 0)
@@ -201,7 +199,11 @@ def test_letters_are_filtered_and_ticked_on_the_page(browser: ApiClient, dead: D
     assert "3</b> match of 6 dead letters" in page
     ticked = {"do": "letters", "action": "discard", "which": "some", "l1": f"{place}#3"}
     bill = text_of(browser.get("/console/act?" + urlencode(ticked)))
-    for words in ("Discard 1 letter", f"headwater stream discard {dead.name} mail 3", "Undo"):
+    for words in (
+        "Discard 1 dead letter",
+        f"headwater stream discard {dead.name} mail --yes 3",
+        "undo it",
+    ):
         assert words in bill
     nothing = browser.get("/console/act?do=letters&action=discard&which=some")
     assert nothing.status == 400
@@ -212,13 +214,13 @@ def test_all_that_match_are_counted_and_taken_back_in_time(browser: ApiClient, d
     fields = {"do": "letters", "action": "discard", "which": "all", "place": f"q:{dead.name}"}
     asked = {**fields, "error": "ride", "after": "2h", "rate": "5"}
     bill = text_of(browser.get("/console/act?" + urlencode(asked)))
-    for words in ("Discard 2 letters", f"queue discard {dead.name} --rate 5", "rate_per_s=5)"):
+    for words in ("Discard 2 dead letters", f"queue discard {dead.name} --rate 5", "rate_per_s=5)"):
         assert words in bill
     assert send(browser, "/console/act", **fields, error="ride", rate="5").status == 303
     there = browser.get(JOBS).body["jobs"]
     (job,) = (one for one in there if one["places"] == [{"queue": dead.name}])
     assert (job["state"], job["rate_per_s"]) == ("waiting", 5)
-    assert "waits, can be undone" in text_of(browser.get("/console/dead"))
+    assert "starts soon, can be undone" in text_of(browser.get("/console/dead"))
     assert send(browser, "/console/act", do="letters-stop", job=job["job"]).status == 303
     assert job_of(browser, job["job"])["state"] == "stopped"
     assert dead.left == (6, 4)
@@ -236,7 +238,7 @@ def test_a_list_that_is_too_long_for_one_look_goes_on_to_every_letter(
         found += re.findall(rf'value="([gq]:{dead.name}[^"]*)"', page)
         # What is not a letter is in the list of places.
         found = [one for one in found if "#" in one]
-        goes_on = re.search(r'href="/console/dead(\?[^"]*)">Go on', page)
+        goes_on = re.search(r'href="/console/dead(\?[^"]*)">Check more', page)
         assert not goes_on or "streams and queues" in page
         link = goes_on.group(1) if goes_on else ""
     ids = [item.id for item in dead.queue.dead() if item.cause and "late" in str(item.cause)]
@@ -261,7 +263,7 @@ def test_a_job_everywhere_reaches_what_no_page_has_looked_at(
     monkeypatch.setattr("headwater.serve.console.actions.letters._COUNTED_S", 0.0)
     fields = {"do": "letters", "action": "redrive", "which": "all", "error": word}
     bill = text_of(browser.get("/console/act?" + urlencode(fields)))
-    for words in ("at least", "streams and queues were looked at", '"everywhere": true'):
+    for words in ("at least", "streams and queues were checked", '"everywhere": true'):
         assert words in bill
     body = {"action": "redrive", "everywhere": True, "matching": {"error": word}}
     begun = browser.post(JOBS, body)
@@ -298,6 +300,6 @@ def test_a_queue_with_the_name_of_a_stream_is_reached_behind_it(
 ) -> None:
     letters, on = f'value="q:{dead.name}#', f"/console/dead?go=s/{dead.name}/mail/"
     while letters not in (page := text_of(browser.get(on))):
-        further = re.search(r'href="(/console/dead\?[^"]*)">Go on<', page)
+        further = re.search(r'href="(/console/dead\?[^"]*)">Check more<', page)
         assert further is not None, "other objects of the store may lie between, and no more"
         on = further[1]

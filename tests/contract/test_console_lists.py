@@ -93,8 +93,8 @@ def test_a_channel_is_resharded_and_deleted_with_a_bill(
     channel = hw.ick_channel(name, shards=2)
     channel.add({f"m{n}": n for n in range(5)})
     bill = shown(client, f"/console/act?do=reshard&channel={name}&shards=3")
-    assert "The channel has 2 shards, and gets 3" in bill
-    assert "5 members that wait move" in bill
+    assert "The channel changes from 2 to 3 shards" in bill
+    assert "5 waiting members move" in bill
     assert f"headwater ick channel shards {name} 3" in bill
     assert send(client, "/console/act", do="reshard", channel=name, shards=3).status == 303
     assert (len(facts(channel).shards), facts(channel).ready) == (3, 5)
@@ -115,7 +115,7 @@ def test_an_ick_shows_its_scores_and_reads_them_as_times_only_where_they_can_be(
     page = shown(client, f"/console/ick?key={name}")
     assert re.search(r"pset\s+dirty\s+1\s+1,\d{3},\d{3},\d{3}|pset\s+dirty\s+1\s+1\d{9}", page)
     assert re.search(r"(90|9\d) s ago\s+to", page)
-    assert re.search(r"cset\s+reserved\s+1\s+7\s+7\s+they do not read as times", page)
+    assert re.search(r"cset\s+reserved\s+1\s+7\s+7\s+not times", page)
     assert len(client.get(f"/v1/icks/{name}/members").body["members"]) == 2
     assert send(client, "/console/act", do="delete-ick", key=name).status == 303
     assert hw.ick(name).stats() is None

@@ -106,8 +106,8 @@ def test_the_header_says_what_the_store_survives(busy: Busy) -> None:
 def test_an_alarm_says_what_it_affects_and_what_to_do(busy: Busy) -> None:
     page = shown(busy)
     assert re.search(r"mail of z-last.* has 1 dead letter\b", page)
-    assert "look at their errors, then redrive or discard them" in page
-    assert "affects: every message is handled" in page
+    assert "Check their errors, then redrive or discard them" in page
+    assert "Promise at risk: every message is handled" in page
     assert "jobs is paused" in page
 
 

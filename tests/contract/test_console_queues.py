@@ -48,9 +48,9 @@ def test_waits_of_a_queue_are_shown_by_share_and_by_span() -> None:
             page = shown(client, "/console/queues/jobs")
             listed = shown(client, "/console/queues")
             client.close()
-    assert "half waited up to 30 s" in page
-    assert "95% waited up to 5 min" in page
-    assert "99% waited up to 5 min" in page
+    assert "median wait up to 30 s" in page
+    assert "p95 wait up to 5 min" in page
+    assert "p99 wait up to 5 min" in page
     assert "up to 5 min 10 10.0%" in page
     assert "100 messages counted" in page
     assert "up to 30 s up to 5 min" in listed
@@ -68,7 +68,7 @@ def test_what_a_queue_holds_says_when_it_is_due_and_is_released_or_promoted(
         empty = shown(client, f"{here}?state=unacked")
         assert "No message is with a consumer." in empty
         assert f"headwater queue pop {queue.name} --ack-ms 30s" in empty
-        assert "Nothing was popped yet" in empty
+        assert "Nothing has been popped yet" in empty
         queue.pop(1, ack_ms=HOUR_MS)
         queue.push(b"two", delay_ms=2 * HOUR_MS)
         page = shown(client, here)

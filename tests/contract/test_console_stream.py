@@ -76,7 +76,7 @@ def shown(browser: ApiClient, path: str, **query: object) -> str:
         (101, "done; when is not kept"),
         (600, "pending, attempt 1"),
         (601, "dead after 1 attempts: ValueError"),
-        (2000, "not handed out yet; 899 messages are before it"),
+        (2000, "not delivered yet; 899 messages are before it"),
         (50, "has no message any more: evicted"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_message_names_its_outbox_its_trace_and_its_readers(
     assert "00-abc-def-01" in last
     assert "not yet: it needs 2 next" in last
     ruler = shown(browser, f"/streams/{name}")
-    assert re.search(r"project <small>SQL</small>", ruler)
+    assert '/consumers/project">project</a> <small>SQL</small>' in ruler
     assert re.search(r"ab12 <small>archive</small>", ruler)
 
 
@@ -145,12 +145,12 @@ def test_a_filter_stops_at_its_budget_and_goes_on(
     assert "Messages that match" in page
     assert page.count('<tr id="m') == 50
     assert f'href="/console/streams/{name}/messages/9907"' in page
-    further = re.search(r'href="(/console/streams/[^"]*from=\d+)#messages">Go on', page)
+    further = re.search(r'href="(/console/streams/[^"]*from=\d+)#messages">Search further', page)
     assert further is not None
     rest = shown(browser, further[1].removeprefix("/console"))
     assert rest.count('<tr id="m') == 50
     assert ": all that is there." in shown(browser, f"/streams/{name}", where="n=3")
-    assert "None of what was searched" in shown(browser, f"/streams/{name}", text="nowhere")
+    assert "No match in the messages searched" in shown(browser, f"/streams/{name}", text="nowhere")
     assert "Messages from 9,907" in shown(browser, f"/streams/{name}", at="tag:ride-7")
     assert "No message with that tag" in shown(browser, f"/streams/{name}", at="tag:none")
     assert "Messages from 4,000" in shown(browser, f"/streams/{name}", at="-1,000", base="5000")
@@ -169,7 +169,7 @@ def test_storage_is_counted_and_compaction_estimated(
 ) -> None:
     hw.stream(name).write_many([(f"t{n % 10}", b"x" * 50) for n in range(2000)])
     page = shown(browser, f"/streams/{name}/storage", estimate=1)
-    assert "Of the 2,000 messages that are there, 1,990 would go" in page
+    assert "Of the 2,000 messages that are there, 1,990 would be removed" in page
     assert "99.5 %" in page
 
 
@@ -179,10 +179,10 @@ def test_retention_is_previewed_and_then_set(browser: ApiClient, hw: Headwater, 
     stream.group("mail", 1001).read(1)
     form = {"do": "retain", "stream": name, "max_count": "500"}
     held = shown(browser, "/act", **form)
-    assert "evicts 1,001 of 2,500 messages now: 1,499 are held for the group mail" in held
+    assert "evicts 1,001 of 2,500 messages now: 1,499 are kept for the group mail" in held
     forced = shown(browser, "/act", force=1, **form)
-    assert "evicts 2,500 messages now, and passes 1 of those who read it" in forced
-    assert "The group mail is passed: up to 1,499 messages are missed" in forced
+    assert "evicts 2,500 messages now, and one group or reader misses some of them" in forced
+    assert "The group mail has not read all of it: it misses up to 1,499 messages" in forced
     none = shown(browser, "/act", do="retain", stream=name, max_age="7d", max_bytes="2GiB")
     assert "Nothing would be evicted now" in none
     assert "--max-age 7d --max-bytes 2GiB" in none
@@ -295,7 +295,7 @@ def test_a_range_is_replayed_by_the_server(browser: ApiClient, hw: Headwater, na
     assert f"{name}-copy</a>" in page
     assert "--offset 3 --count 5 --json" in page
     slow = shown(browser, "/act", **(form | {"speed": "1", "group": "test", "into": ""}))
-    assert f"The group test of {name}.sandbox gets them" in slow
+    assert f"The group test of {name}.sandbox gets these messages" in slow
     assert "At 1x it takes about" in slow
 
 

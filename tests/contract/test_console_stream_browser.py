@@ -133,6 +133,41 @@ def test_a_range_that_is_selected_can_be_replayed_exported_or_sought(
     assert first == pytest.approx(6000, abs=60)
 
 
+def test_counts_and_ages_of_an_open_page_stay_true(tab: Tab, hw: Headwater) -> None:
+    stream = hw.stream(f"grows-{secrets.token_hex(4)}")
+    stream.write("t", b"x")
+    tab.open(f"/console/streams/{stream.name}")
+    age = tab.page.locator("td[data-label=Time] time").inner_text()
+    stream.write_many([("t", b"x")] * 41)
+    # The list of messages is not renewed; what is said of the stream is.
+    tab.page.locator("#stream-line", has_text="42 messages").wait_for()
+    tab.page.wait_for_function(
+        "old => document.querySelector('td[data-label=Time] time').textContent !== old", arg=age
+    )
+
+
+def test_a_long_name_and_a_hidden_character_leave_a_table_readable(tab: Tab, hw: Headwater) -> None:
+    mark = secrets.token_hex(4)
+    stream = hw.stream(mark + "L" * 190)
+    stream.write("\u202eright\u200b" + "T" * 3000, b"first line\nsecond")
+    for path in (f"/console/streams?q={mark}", f"/console/streams/{stream.name}"):
+        tab.open(path)
+        wider = tab.page.evaluate(
+            "(table => table.scrollWidth - table.clientWidth)(document.querySelector('.table'))"
+        )
+        assert wider <= 0
+    tag = tab.page.locator("td[data-label=Tag]").inner_text()
+    assert tag.startswith(r"\u202eright\u200bTTT")
+    assert tab.page.locator("td .kind").inner_text() == "text"
+    tab.open(f"/console/streams/{stream.name}/tail")
+    tab.page.wait_for_function(
+        "() => document.getElementById('tail-state').textContent.startsWith('following')"
+    )
+    stream.write("\u202elive", b"x")
+    row = tab.page.locator("#tail-rows tr").first
+    row.locator("td", has_text=r"\u202elive").wait_for()
+
+
 def test_a_tail_shows_what_is_written_and_pauses(tab: Tab, stream: Stream, hw: Headwater) -> None:
     name = f"tail-{secrets.token_hex(4)}"
     hw.stream(name).write("t", b"before")

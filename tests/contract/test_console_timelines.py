@@ -11,11 +11,13 @@ import headwater
 from headwater.serve.console.service import Console
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.records import Repaired
+from headwater.timeline.resharding.resharder import Resharder
 from headwater.timeline.walker.notes import WalkNote, WalkNotes, read_notes
 from headwater.timeline.walker.walker import Walked, Walker, WalkProgress
 from tests.support.api import ApiClient, ApiServer
 from tests.support.commands import run
 from tests.support.farms import Replica
+from tests.support.resharding import reshard
 from tests.support.stores import Stores
 
 
@@ -38,7 +40,7 @@ def test_copies_of_a_key_stand_side_by_side_with_the_repair(
         client = api.client()
         page = shown(client, f"/console/timelines?key={key}")
         client.close()
-    assert page.count("serves</td>") == 2
+    assert page.count("up</td>") == 2
     assert "2 members" in page
     assert "1 differ" in page
     assert re.search(r"lost</code>.*?write to cluster 2", page, re.DOTALL)
@@ -119,4 +121,35 @@ def test_the_audit_is_filtered_by_who_what_and_object(stores: Stores) -> None:
         none = shown(client, f"/console/audit?path={name}&outcome=failed")
         client.close()
     assert page.count(f"/v1/queues/{name}/state</code>") == 1
-    assert "No note that was looked at matches" in none
+    assert "No entry checked so far matches" in none
+
+
+def test_a_reshard_is_watched_from_its_beginning_to_its_end(
+    stores: Stores, three: list[Replica]
+) -> None:
+    old, new, third = (replica.url for replica in three)
+    mark = secrets.token_hex(4)
+    with Farm.open(old) as farm:
+        farm.insert([(f"{mark}-{n}", 1.0, "m") for n in range(50)])
+    pages: list[str] = []
+    with ApiServer(stores.url("plain"), front=Console, farm=old) as api:
+        client = api.client()
+
+        async def move(resharder: Resharder) -> None:
+            await resharder.run()
+
+        def look(_: WalkProgress) -> None:
+            if not pages:
+                pages.append(shown(client, "/console/timelines"))
+
+        reshard(old, f"{new};{third}", move, tell=look)
+        pages.append(shown(client, "/console/timelines"))
+        client.close()
+    during, after = pages
+    assert "The farm moves from" in during
+    assert "copying" in during
+    assert re.search(r"reshard</td>.*?running", during, re.DOTALL)
+    assert "The farm moves from" not in after
+    assert "settled" in after
+    assert (old in after, new in after, third in after) == (False, True, True)
+    assert re.search(r"reshard</td>.*?done", after, re.DOTALL)

@@ -118,7 +118,7 @@ def test_a_consumer_that_is_removed_while_it_runs_does_not_begin_anew(
     run = Running(consumer.run)
     until(lambda: len(desk.effects("c")) == 10)
     desk.consumer("c", name).remove()
-    with pytest.raises(CheckpointRemoved, match="reset its state first"):
+    with pytest.raises(CheckpointRemoved, match="reset its state and start it again"):
         run.result()
     with pytest.raises(CheckpointRemoved):
         consumer.run_once()

@@ -175,7 +175,7 @@ def test_a_consumer_of_a_topic_is_moved_in_all_partitions_or_in_one(
     for position, stream in (({3: 1}, None), (1, f"{topic.name}/3"), (1, "other"), ("x", None)):
         with pytest.raises(InvalidInput):
             reader.seek(position, stream=stream)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="offset 1000 lies beyond") as caught:
+    with pytest.raises(InvalidInput, match="offset 1000 is beyond") as caught:
         reader.seek({0: 1, 1: 1000})
     assert (caught.value.partition, caught.value.partitions_done) == (1, {0: 1})
     assert reader.remove()

@@ -229,7 +229,7 @@ def test_what_the_log_no_longer_holds_stays_among_the_dead(
     assert [d.origin for d in group.dead()] == [1, 2]
 
 
-def test_a_range_of_letters_evicted_in_part_gives_back_the_rest(
+def test_a_range_of_letters_evicted_in_part_returns_the_rest(
     client: Headwater, stream: Stream
 ) -> None:
     stream.write_many(entries(6))

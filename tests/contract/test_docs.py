@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from headwater.store import embedded
+from tests.support.page_commands import PageCommands
 from tests.support.pages import ROOT, blocks, forms, pages, run_page
 
 
@@ -42,6 +43,12 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def commands() -> Iterator[PageCommands]:
+    with PageCommands() as commands:
+        yield commands
+
+
 def _note(pooled: list[object], connection: object, _: object) -> None:
     pooled.append(connection)
 
@@ -55,13 +62,25 @@ FORMS = [(page, form) for page in pages() if list(blocks(page)) for form in form
 
 @pytest.mark.parametrize(("page", "form"), FORMS, ids=lambda one: str(one).removeprefix(f"{ROOT}/"))
 @pytest.mark.usefixtures("place")
-def test_every_example_of_a_page_does_what_it_says(page: Path, form: str) -> None:
-    run_page(page, form)
+def test_every_example_of_a_page_does_what_it_says(
+    page: Path, form: str, commands: PageCommands
+) -> None:
+    run_page(page, form, commands)
 
 
 def test_the_site_begins_with_the_example_of_the_readme() -> None:
     first, home = (next(blocks(ROOT / page)).text for page in ("README.md", "docs/index.md"))
     assert first == home
+
+
+def test_the_readme_and_the_page_of_measurements_state_the_same_figures() -> None:
+    readme, page = (
+        (ROOT / name).read_text("utf-8") for name in ("README.md", "docs/discussion/speed.md")
+    )
+    section = readme.partition("## How fast, how small")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    assert len(rows) > 5, "the table of the log is in the README"
+    assert [row for row in rows if row not in page] == []
 
 
 # Those for Spark run with the tests of Spark.

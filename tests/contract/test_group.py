@@ -251,7 +251,7 @@ def test_pending_messages_that_were_evicted_can_still_be_acked(stream: Stream) -
     assert (info.missed, info.pending, info.ack_offset) == (0, 0, 11)
 
 
-def test_lag_counts_what_was_not_handed_out(stream: Stream) -> None:
+def test_lag_counts_what_was_not_delivered(stream: Stream) -> None:
     stream.write_many(entries(10))
     group = stream.group("g")
     assert take(group, 0) == []
@@ -277,7 +277,7 @@ def test_info_names_the_members_and_when_they_were_seen(client: Headwater, strea
     assert (info.dead_letters, info.max_pending) == (None, None)
 
 
-def test_a_removed_group_begins_anew(stream: Stream) -> None:
+def test_a_removed_group_starts_again(stream: Stream) -> None:
     stream.write_many(entries(5))
     group = stream.group("g")
     take(group, 3)

@@ -1,4 +1,4 @@
-"""Groups pass over what compaction emptied, at little cost, and hand out much in parts."""
+"""Groups pass over what compaction emptied, at little cost, and deliver much in parts."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_read_gives_what_was_asked_for_across_nodes_and_tail(stream: Stream) -
     assert pairs(seen) == rows
 
 
-def test_a_large_hand_out_comes_in_parts(stream: Stream) -> None:
+def test_a_large_delivery_comes_in_parts(stream: Stream) -> None:
     rows = [(f"t{i}", bytes([i]) * 1_000_000) for i in range(12)]
     for at in range(0, 12, 4):
         stream.write_many(rows[at : at + 4])

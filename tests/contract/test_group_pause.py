@@ -1,4 +1,4 @@
-"""A paused group hands out nothing until it is resumed; what members hold they may settle."""
+"""A paused group delivers nothing until it is resumed; what members hold they may settle."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_blocked_members_wait_until_the_group_is_resumed(stream: Stream) -> None
     assert group.info().waiting == 0
 
 
-def test_other_groups_of_the_stream_go_on(stream: Stream) -> None:
+def test_other_groups_of_the_stream_continue(stream: Stream) -> None:
     stream.write_many(entries(2))
     for name in ("one", "two"):
         stream.group(name).read(0)

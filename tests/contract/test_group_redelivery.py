@@ -119,7 +119,7 @@ def test_a_far_deadline_holds_up_no_other(client: Headwater, stream: Stream) -> 
     assert take(group, 10) == [2, 5, 6]
 
 
-def test_what_comes_due_soon_is_not_hidden_by_what_was_handed_out_later(
+def test_what_comes_due_soon_is_not_hidden_by_what_was_delivered_later(
     client: Headwater, stream: Stream
 ) -> None:
     stream.write_many(entries(3))
@@ -164,7 +164,7 @@ def test_a_partly_acked_range_keeps_its_attempts(stream: Stream) -> None:
     assert again == [(1, 3), (2, 3), (3, 2), (7, 2), (8, 2), (9, 2), (10, 2)]
 
 
-def test_a_nack_gives_back_at_once_or_later(client: Headwater, stream: Stream) -> None:
+def test_a_nack_returns_at_once_or_later(client: Headwater, stream: Stream) -> None:
     stream.write_many(entries(6))
     group = stream.group("g")
     take(group, 6)
@@ -241,7 +241,7 @@ def test_the_end_of_a_batch_and_its_beginning_are_redelivered_once_each(
     assert take(group, 10) == []
 
 
-def test_a_letter_whose_message_is_pending_again_gives_back_that_message_alone(
+def test_a_letter_whose_message_is_pending_again_returns_that_message_alone(
     client: Headwater, stream: Stream
 ) -> None:
     stream.write_many(entries(9))

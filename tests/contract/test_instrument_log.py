@@ -36,7 +36,7 @@ def test_a_stream_tells_what_is_written_and_read(
     assert facts(told.last("stream.wait")) == (name, "ok", 0)
 
 
-def test_a_reader_that_goes_on_tells_of_its_looks(
+def test_a_reader_that_continues_tells_of_its_looks(
     client: headwater.Headwater, name: str, told: Recorder
 ) -> None:
     stream = client.stream(name)
@@ -61,7 +61,7 @@ def test_a_group_is_named_with_its_stream(
     assert names == dict.fromkeys(["group.read", "group.ack", "group.wait"], f"{name}/a/b:1")
 
 
-def test_a_group_tells_what_is_handed_out_and_acknowledged(
+def test_a_group_tells_what_is_delivered_and_acknowledged(
     client: headwater.Headwater, name: str, told: Recorder
 ) -> None:
     stream = client.stream(name)

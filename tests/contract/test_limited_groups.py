@@ -11,7 +11,7 @@ from headwater import Group, Headwater, InvalidInput, Limits, Stream
 from headwater.limiting import NO_LIMITS
 from tests.support.entries import offsets
 from tests.support.groups import FAR, take
-from tests.support.limit_law import HandOut, faster_than
+from tests.support.limit_rules import Deliveries, faster_than
 from tests.support.waking import wait_for_members
 from tests.support.watch import let_pass
 
@@ -95,7 +95,7 @@ def test_a_tag_at_its_limit_does_not_hold_up_others(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("per_key", [False, True])
-def test_no_more_are_handed_out_in_any_span_of_time_than_the_rate_and_the_burst(
+def test_no_more_are_delivered_in_any_span_of_time_than_the_rate_and_the_burst(
     stream: Stream, per_key: bool
 ) -> None:
     write(stream, 40)
@@ -103,14 +103,14 @@ def test_no_more_are_handed_out_in_any_span_of_time_than_the_rate_and_the_burst(
     limits = Limits(rate_per_key=rate) if per_key else Limits(rate=rate)
     members = members_of(stream, limits)
 
-    def work(member: Group) -> list[HandOut]:
-        seen: list[HandOut] = []
+    def work(member: Group) -> list[Deliveries]:
+        seen: list[Deliveries] = []
         while True:
             after = time.time()
             found = member.read(20, ack_ms=FAR, block_ms=300)
             if not found:
                 return seen
-            seen.append(HandOut(after, time.time(), len(found)))
+            seen.append(Deliveries(after, time.time(), len(found)))
 
     with ThreadPoolExecutor(2) as pool:
         seen = [one for found in pool.map(work, members) for one in found]
@@ -138,7 +138,7 @@ def test_limits_are_kept_when_nothing_need_be_acknowledged(stream: Stream) -> No
     assert len(group.read(9)) == 5, "it is never in flight, but it takes tokens"
 
 
-def test_a_seek_begins_anew_and_the_rate_goes_on(stream: Stream) -> None:
+def test_a_seek_starts_again_and_the_rate_continues(stream: Stream) -> None:
     write(stream, 9, tags=2)
     limits = Limits(max_in_flight=4, max_in_flight_per_key=2, rate="1/h burst 6")
     (group,) = members_of(stream, limits, 1)

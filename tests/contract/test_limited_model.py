@@ -1,46 +1,35 @@
 """A group with limits against a model: never more than they allow, and never less without need.
 
-The model knows who has which message. A read may hand out a message only if that exceeds no limit;
+The model knows who has which message. A read may deliver a message only if that exceeds no limit;
 and when nothing comes, everything that nobody has must be of a tag that has reached its limit,
 unless as many are in flight as may be in all.
 """
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import Counter
-from typing import ClassVar
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from headwater import Headwater, Limits
-from headwater.failures import Failure
 from headwater.limiting import NO_LIMITS, Rate
 from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.groups import FAR
-from tests.support.limit_law import HandOut, faster_than
+from tests.support.limit_rules import Deliveries, faster_than
+from tests.support.tagged_group_machine import MEMBERS, PICKS, TaggedGroupMachine
 from tests.support.watch import let_pass
 
-MEMBERS = st.integers(0, 2)
-PICKS = st.lists(st.integers(0, 10**6), min_size=1, max_size=6)
 FEW = st.sampled_from([1, 2, 7, None])
 RATES = st.sampled_from([None, None, None, "200/s burst 3", "30/s"])
 
 
-class LimitMachine(RuleBasedStateMachine):
-    client: ClassVar[Headwater]
-
+class LimitMachine(TaggedGroupMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.stream = self.client.stream(f"limited-{secrets.token_hex(6)}")
-        self.tags: dict[int, str] = {}
-        self.open: set[int] = set()
-        self.held: set[int] = set()
-        self.resting: set[int] = set()
-        self.seen: dict[str, list[HandOut]] = {}
+        self.seen: dict[str, list[Deliveries]] = {}
 
     @initialize(
         most=st.sampled_from([None, None, 3, 20]),
@@ -57,10 +46,7 @@ class LimitMachine(RuleBasedStateMachine):
         rate_of_key: str | None,
         ordered: bool,
     ) -> None:
-        self.members = [
-            self.stream.group("g", member=f"m{i}", ordered=ordered, dead_letters=True)
-            for i in range(3)
-        ]
+        self.open_members(ordered=ordered)
         self.ordered = ordered
         self.limits = Limits(most, of_key, rate, rate_of_key)
         assert self.members[0].limit(self.limits) == NO_LIMITS
@@ -77,16 +63,14 @@ class LimitMachine(RuleBasedStateMachine):
         assert not self.open, "everything comes in the end"
         assert group.info().pending == 0
         assert not self.client.scrub(self.stream.name, kinds={"stream"}).defects
-        for part in ("flying", "tags", "keys", "buckets", "kept"):
-            key = f"hw:s:{{{self.stream.name}}}:g:1:g:{part}"
-            assert self.client.store.command("EXISTS", key)[0] == 0, "nothing is left"
+        self.assert_no_keys("flying", "tags", "keys", "buckets", "kept")
         self.stream.delete()
-        for tag, hand_outs in self.seen.items():
+        for tag, deliveries in self.seen.items():
             text = self.limits.rate_per_key if tag else self.limits.rate
             if text is not None:
                 rate = Rate.of(text, "rate")
                 per_s = rate.messages * 1000 / rate.period_ms
-                assert not faster_than(hand_outs, per_s, rate.burst)
+                assert not faster_than(deliveries, per_s, rate.burst)
 
     def read_once(self, member: int, count: int, ack_ms: int = FAR) -> list[int]:
         """Read, and check what came against the limits; returns the offsets."""
@@ -104,19 +88,12 @@ class LimitMachine(RuleBasedStateMachine):
         for tag, number in Counter(["", *(self.tags[o] for o in found if self.tags[o])]).items():
             total = len(found) if not tag else number
             if total:
-                self.seen.setdefault(tag, []).append(HandOut(after, before, total))
+                self.seen.setdefault(tag, []).append(Deliveries(after, before, total))
         return found
-
-    def some(self, among: set[int], picks: list[int]) -> list[int]:
-        ordered = sorted(among)
-        return sorted({ordered[pick % len(ordered)] for pick in picks}) if ordered else []
 
     @rule(size=st.sampled_from([1, 9, 40]), tags=st.integers(1, 9))
     def write(self, size: int, tags: int) -> None:
-        names = [f"t{n % tags}" if n % 7 else "" for n in range(size)]
-        offsets = self.stream.write_many([(name, b"v") for name in names])
-        self.tags |= dict(zip(offsets, names, strict=True))
-        self.open |= set(offsets)
+        self.write_tagged([f"t{n % tags}" if n % 7 else "" for n in range(size)])
 
     @rule(member=MEMBERS, count=st.sampled_from([1, 2, 5, 40, 1000]))
     def read(self, member: int, count: int) -> None:
@@ -168,33 +145,10 @@ class LimitMachine(RuleBasedStateMachine):
         for each in (self.open, self.held, self.resting):
             each -= set(done)
 
-    @rule(picks=PICKS, later=st.booleans(), release=st.booleans())
-    def give_back(self, picks: list[int], later: bool, release: bool) -> None:
-        back = self.some(self.held, picks)
-        if release:
-            assert self.members[0].release(back) == len(back)
-        else:
-            assert self.members[0].nack(back, delay_ms=FAR if later else 0) == len(back)
-            self.resting |= set(back) if later else set()
-        self.held -= set(back)
-
-    @rule(picks=PICKS, later=st.booleans())
-    def fail(self, picks: list[int], later: bool) -> None:
-        failed = self.some(self.held, picks)
-        delay_ms = FAR if later else 0
-        assert self.members[1].fail(*(Failure(o, "no", delay_ms) for o in failed)) == len(failed)
-        self.resting |= set(failed) if later else set()
-        self.held -= set(failed)
-
     @rule(picks=PICKS)
     def extend(self, picks: list[int]) -> None:
         held = self.some(self.held, picks)
         assert self.members[2].extend(held, ack_ms=FAR) == len(held)
-
-    @rule()
-    def wake(self) -> None:
-        assert self.members[0].nack(self.resting) == len(self.resting)
-        self.resting.clear()
 
     @rule(picks=PICKS)
     def bury_and_redrive(self, picks: list[int]) -> None:

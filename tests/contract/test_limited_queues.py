@@ -11,7 +11,7 @@ import pytest
 from headwater import Headwater, InvalidInput, Limits, Queue
 from headwater.limiting import NO_LIMITS
 from tests.support.groups import FAR
-from tests.support.limit_law import HandOut, faster_than
+from tests.support.limit_rules import Deliveries, faster_than
 from tests.support.servers import until
 from tests.support.watch import let_pass
 
@@ -67,20 +67,20 @@ def test_one_that_is_raised_lets_those_through_who_wait(queue: Queue) -> None:
         assert len(waiting.result(30)) == 1
 
 
-def test_no_more_are_handed_out_in_any_span_of_time_than_the_rate_and_the_burst(
+def test_no_more_are_delivered_in_any_span_of_time_than_the_rate_and_the_burst(
     queue: Queue,
 ) -> None:
     queue.push_many([b"%d" % n for n in range(40)])
     queue.limit(Limits(rate="100/s burst 4"))
 
-    def work(_: int) -> list[HandOut]:
-        seen: list[HandOut] = []
+    def work(_: int) -> list[Deliveries]:
+        seen: list[Deliveries] = []
         while True:
             after = time.time()
             found = queue.pop(20, ack_ms=FAR, block_ms=300)
             if not found:
                 return seen
-            seen.append(HandOut(after, time.time(), len(found)))
+            seen.append(Deliveries(after, time.time(), len(found)))
 
     with ThreadPoolExecutor(3) as pool:
         seen = [one for found in pool.map(work, range(3)) for one in found]

@@ -20,7 +20,7 @@ def members_of(stream: Stream, count: int = 2) -> list[Group]:
     return [stream.group("g", member=f"m{i}", ordered=True) for i in range(count)]
 
 
-def test_a_tag_waits_for_its_message_while_other_tags_go_on(stream: Stream) -> None:
+def test_a_tag_waits_for_its_message_while_other_tags_continue(stream: Stream) -> None:
     stream.write_many([("x", b"1"), ("y", b"2"), ("x", b"3"), ("y", b"4"), ("z", b"5")])
     one, other = members_of(stream)
     assert take(one, 1) == [1]
@@ -109,7 +109,7 @@ def test_nobody_moves_a_message_that_waits_for_its_turn(stream: Stream) -> None:
     assert one.extend(1, ack_ms=FAR) == 1
 
 
-def test_a_seek_begins_the_order_anew(stream: Stream) -> None:
+def test_a_seek_begins_the_order_again(stream: Stream) -> None:
     stream.write_many([("x", b"1"), ("x", b"2"), ("y", b"3")])
     one, other = members_of(stream)
     assert take(one, 1) == [1]

@@ -1,44 +1,28 @@
-"""A group that keeps order against a model: what is handed out, and what waits for its turn.
+"""A group that keeps order against a model: what is delivered, and what waits for its turn.
 
-The model knows who has which message, and which are done. A read may hand out a message only if
+The model knows who has which message, and which are done. A read may deliver a message only if
 nobody has it and all before it of its tag are done, or come with it; and when nothing more comes,
 the first message of each tag that nobody has must have come. The first member keeps the order of
-what it has by itself, as a worker does: to it may come what is behind that, up to one that failed.
+what it has by itself, as a worker does: it may get the messages after those, up to one that failed.
 """
 
 from __future__ import annotations
 
-import secrets
-from typing import ClassVar
-
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from headwater import Headwater
-from headwater.failures import Failure
 from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.groups import FAR
+from tests.support.tagged_group_machine import MEMBERS, PICKS, TaggedGroupMachine
 from tests.support.watch import let_pass
 
-MEMBERS = st.integers(0, 2)
-PICKS = st.lists(st.integers(0, 10**6), min_size=1, max_size=6)
 
-
-class OrderMachine(RuleBasedStateMachine):
-    client: ClassVar[Headwater]
-
+class OrderMachine(TaggedGroupMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.stream = self.client.stream(f"order-{secrets.token_hex(6)}")
-        self.members = [
-            self.stream.group("g", member=f"m{i}", ordered=True, dead_letters=True)
-            for i in range(3)
-        ]
-        self.tags: dict[int, str] = {}
-        self.open: set[int] = set()
-        self.held: set[int] = set()
-        self.resting: set[int] = set()
+        self.open_members(ordered=True)
         self.redriven: set[int] = set()
         self.by_first: set[int] = set()
         self.members[0].keep_order(lambda: sorted(self.owned()))
@@ -58,13 +42,11 @@ class OrderMachine(RuleBasedStateMachine):
         group.ack(group.read(1, ack_ms=FAR))
         report = self.client.scrub(self.stream.name, kinds={"stream"})
         assert not report.defects
-        for part in ("before", "after"):
-            key = f"hw:s:{{{self.stream.name}}}:g:1:g:{part}"
-            assert self.client.store.command("EXISTS", key)[0] == 0, "no note is left"
+        self.assert_no_keys("before", "after")
         self.stream.delete()
 
     def check(self, messages: list, *, first: bool = False) -> list[int]:  # type: ignore[type-arg]
-        """Check what one read brought against the law; returns the offsets."""
+        """Check what one read delivered against the rule; returns the offsets."""
         found: list[int] = [message.offset for message in messages]
         owned = self.owned() if first else set()
         assert found == sorted(set(found))
@@ -93,10 +75,6 @@ class OrderMachine(RuleBasedStateMachine):
                 lost.add(self.tags[offset])
         return owned
 
-    def some(self, among: set[int], picks: list[int]) -> list[int]:
-        ordered = sorted(among)
-        return sorted({ordered[pick % len(ordered)] for pick in picks}) if ordered else []
-
     @initialize(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=3), tags=st.integers(1, 6))
     def begin(self, sizes: list[int], tags: int) -> None:
         for size in sizes:
@@ -104,10 +82,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule(size=st.sampled_from([1, 2, 9, 40, 520]), tags=st.integers(1, 9), step=st.integers(1, 4))
     def write(self, size: int, tags: int, step: int) -> None:
-        names = [f"t{n * step % tags}" if n % 7 else "" for n in range(size)]
-        offsets = self.stream.write_many([(name, b"v") for name in names])
-        self.tags |= dict(zip(offsets, names, strict=True))
-        self.open |= set(offsets)
+        self.write_tagged([f"t{n * step % tags}" if n % 7 else "" for n in range(size)])
 
     @rule(member=MEMBERS, count=st.sampled_from([1, 2, 5, 40, 1000]))
     def read(self, member: int, count: int) -> None:
@@ -149,29 +124,6 @@ class OrderMachine(RuleBasedStateMachine):
     def forget(self, done: list[int]) -> None:
         for each in (self.open, self.held, self.resting, self.redriven):
             each -= set(done)
-
-    @rule(picks=PICKS, later=st.booleans(), release=st.booleans())
-    def give_back(self, picks: list[int], later: bool, release: bool) -> None:
-        back = self.some(self.held, picks)
-        if release:
-            assert self.members[0].release(back) == len(back)
-        else:
-            assert self.members[0].nack(back, delay_ms=FAR if later else 0) == len(back)
-            self.resting |= set(back) if later else set()
-        self.held -= set(back)
-
-    @rule(picks=PICKS, later=st.booleans())
-    def fail(self, picks: list[int], later: bool) -> None:
-        failed = self.some(self.held, picks)
-        delay_ms = FAR if later else 0
-        assert self.members[1].fail(*(Failure(o, "no", delay_ms) for o in failed)) == len(failed)
-        self.resting |= set(failed) if later else set()
-        self.held -= set(failed)
-
-    @rule()
-    def wake(self) -> None:
-        assert self.members[0].nack(self.resting) == len(self.resting)
-        self.resting.clear()
 
     @rule(picks=PICKS, back=st.booleans())
     def bury(self, picks: list[int], back: bool) -> None:

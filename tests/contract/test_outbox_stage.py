@@ -197,7 +197,7 @@ def test_every_tag_of_the_log_but_nul_can_be_staged(
 
 @pytest.mark.parametrize("conn", [None, "sqlite://", object()])
 def test_what_is_no_connection_is_refused(outbox: Outbox, conn: Any) -> None:
-    with pytest.raises(InvalidInput, match="cannot stage by"):
+    with pytest.raises(InvalidInput, match="cannot stage with"):
         outbox.stage(conn, "s", "t", b"")
 
 

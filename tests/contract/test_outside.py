@@ -106,11 +106,12 @@ def install(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Install:
     def make(extra: str, *words: str | Path) -> tuple[Path, Path]:
         folder = tmp_path_factory.mktemp("outside") / "a path with spaces"
         folder.mkdir()
-        run(sys.executable, "-m", "venv", folder / "env", cwd=folder)
+        run(sys.executable, "-m", "venv", "--without-pip", folder / "env", cwd=folder)
         wanted = f"{built.wheel}[{extra}]" if extra else str(built.wheel)
-        pip = (folder / "env" / "bin" / "python", "-m", "pip", "install", "-qq")
+        # Our own pip, as none need be in the environment; modules are compiled as they are needed.
+        pip = (sys.executable, "-m", "pip", "--python", folder / "env" / "bin" / "python")
         # Its cache is in the home.
-        run(*pip, wanted, *words, cwd=folder, home=None)
+        run(*pip, "install", "-qq", "--no-compile", wanted, *words, cwd=folder, home=None)
         (folder / "work").mkdir()
         return folder / "env" / "bin", folder / "work"
 

@@ -103,7 +103,7 @@ def test_the_last_verify_and_scrub_are_shown_where_they_are_noted(
         assert "0 anomalies" in page
         assert "in 7 kills, seed 812" in page
         assert "on a private store" in page
-        assert "sound" in page
+        assert "no damage" in page
     for words in (["doctor"], ["top", "--once"]):
         said = CliRunner().invoke(app, [*words, "--store", server.url])
         assert "seed 812, 7 kills" in " ".join(said.output.split()), said.output

@@ -110,9 +110,7 @@ def test_a_delayed_message_takes_its_place_when_it_comes_due(
     assert values(queue.pop(10)) == expected
 
 
-def test_a_message_that_outlived_its_time_is_not_handed_out(
-    queue: Queue, client: Headwater
-) -> None:
+def test_a_message_that_outlived_its_time_is_not_delivered(queue: Queue, client: Headwater) -> None:
     queue.push_many([b"dead"] * 3, ttl_ms=5)
     queue.push(b"lives", ttl_ms=LONG_MS)
     queue.push(b"late", ttl_ms=5, delay_ms=10)
@@ -218,7 +216,7 @@ def test_a_repeat_of_producer_and_sequence_adds_nothing(queue: Queue) -> None:
 # ── Looking, pausing, ending ─────────────────────────────────────────────────────────────────
 
 
-def test_a_paused_queue_hands_out_nothing(queue: Queue) -> None:
+def test_a_paused_queue_delivers_nothing(queue: Queue) -> None:
     queue.push_many([b"a", b"b"])
     (taken,) = queue.pop(ack_ms=LONG_MS)
     assert queue.pause()

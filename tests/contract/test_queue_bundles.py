@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pytest
 
-from headwater import Headwater, Queue
+from headwater import Headwater, InvalidInput, Queue
 from headwater.queue import pushing
 from headwater.queue.bundles import open_bundle
 from headwater.queue.handles import QueueHandle
@@ -140,7 +140,18 @@ def test_large_values_go_with_small_ones(queue: Queue) -> None:
 # ── Time ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_bundle_that_outlived_its_time_is_not_handed_out(queue: Queue, client: Headwater) -> None:
+def test_a_pop_takes_no_more_once_it_has_the_bytes_that_were_asked_for(queue: Queue) -> None:
+    for _ in range(9):
+        queue.push(b"x" * (3 << 19))
+    taken = len(queue.pop(9, max_bytes=1)), len(queue.pop(9, max_bytes=1, block_ms=1000))
+    assert all(taken)
+    assert queue.stats().ready == 9 - sum(taken) > 0, "what was not returned is still there"
+    assert len(queue.pop(9)) == 9 - sum(taken)
+    with pytest.raises(InvalidInput, match="max_bytes"):
+        queue.pop(9, max_bytes=0)
+
+
+def test_a_bundle_that_outlived_its_time_is_not_delivered(queue: Queue, client: Headwater) -> None:
     queue.push_many(some(), ttl_ms=300)
     queue.push_many([b"lives"] * LENGTH, ttl_ms=LONG_MS)
     early = queue.pop(5, ack_ms=1)
@@ -186,7 +197,7 @@ def test_a_delayed_message_takes_its_place_even_inside_a_bundle(
 # ── Acks and what comes of a part ────────────────────────────────────────────────────────────
 
 
-def test_a_part_of_a_bundle_may_be_acked_given_back_or_held_for_longer(
+def test_a_part_of_a_bundle_may_be_acked_returned_or_held_for_longer(
     queue: Queue, client: Headwater
 ) -> None:
     pushed = [b"%d" % i for i in range(LENGTH)]
@@ -217,7 +228,7 @@ def test_bundles_die_and_are_brought_back(queue: Queue) -> None:
     assert queue.purge() == 2 * LENGTH - 3
 
 
-def test_deduped_messages_lie_together_and_a_purge_counts_each(queue: Queue) -> None:
+def test_deduped_messages_are_together_and_a_purge_counts_each(queue: Queue) -> None:
     keys = [f"k{i}" for i in range(LENGTH)]
     first = queue.push_many(some(5), dedupe=keys[:5])
     ids = queue.push_many(some(), dedupe=keys)

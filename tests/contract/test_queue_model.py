@@ -44,7 +44,7 @@ STATES: dict[State, tuple[str, ...]] = {
 
 @dataclass
 class Model:
-    """One message: where it is, since which turn, and how often it was handed out."""
+    """One message: where it is, since which turn, and how often it was delivered."""
 
     value: bytes
     priority: int

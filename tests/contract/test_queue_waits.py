@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,31 +62,45 @@ def test_messages_wait_from_when_they_can_be_popped(hw: PrivateStore, queue: Que
     assert waits(queue)[None] == 62
 
 
-def test_what_was_counted_survives_the_functions_that_counted(
+def restarted(hw: PrivateStore) -> dict[int | None, int]:
+    """Return what is known of waits by functions that have counted nothing themselves."""
+    hw.store.command("FUNCTION", "FLUSH", "SYNC")
+    with headwater.connect(hw.url) as other:
+        return waits(other.queue("jobs"))
+
+
+def test_a_pop_after_a_quiet_time_is_remembered_by_a_store_that_stops(
     hw: PrivateStore, queue: Queue
 ) -> None:
     queue.push_many([b"x"] * 3)
     hw.clock.advance(100_000)
     queue.pop(2)
+    hw.clock.advance(100)
     queue.pop(1)
-    assert waits(queue) == {300_000: 3}
-    hw.store.command("FUNCTION", "FLUSH", "SYNC")
-    with headwater.connect(hw.url) as other:
-        assert waits(other.queue("jobs")) == {300_000: 2}, "all but those of the last seconds"
+    assert restarted(hw) == {300_000: 3}
 
 
-def test_housekeeping_stores_what_was_counted_of_a_queue_that_nobody_calls(
+def test_a_store_that_stops_forgets_no_more_than_the_pops_of_its_last_100_ms(
     hw: PrivateStore, queue: Queue
 ) -> None:
+    queue.push_many([b"x"] * 10)
+    hw.clock.advance(100_000)
+    for _ in range(9):
+        queue.pop(1)
+        hw.clock.advance(20)
+    queue.pop(1)
+    assert waits(queue) == {300_000: 10}
+    # The store's clock moves on by itself as well: five steps of 20 ms or fewer.
+    assert 5 <= restarted(hw)[300_000] <= 10
+
+
+def test_any_later_call_on_a_queue_saves_what_was_counted(hw: PrivateStore, queue: Queue) -> None:
     queue.push_many([b"x"] * 3)
     hw.clock.advance(100_000)
-    queue.pop(2)
-    queue.pop(1)
-    hw.clock.advance(10_000)
-    hw.keep()
-    hw.store.command("FUNCTION", "FLUSH", "SYNC")
-    with headwater.connect(hw.url) as other:
-        assert waits(other.queue("jobs")) == {300_000: 3}
+    taken = [*queue.pop(2, ack_ms=HOUR_MS), *queue.pop(1, ack_ms=HOUR_MS)]
+    hw.clock.advance(100)
+    queue.ack(*taken)
+    assert restarted(hw) == {300_000: 3}
 
 
 def test_what_a_blocked_consumer_is_given_has_not_waited(
@@ -99,7 +114,73 @@ def test_what_a_blocked_consumer_is_given_has_not_waited(
     assert max(bound or HOUR_MS for bound in waits(queue)) < HOUR_MS
 
 
-def test_a_queue_that_is_deleted_begins_anew(queue: Queue) -> None:
+def test_the_age_of_the_oldest_message_is_known_in_every_state(
+    hw: PrivateStore, queue: Queue
+) -> None:
+    def ages() -> list[int | None]:
+        stats = queue.stats()
+        found = (
+            stats.oldest_ms,
+            stats.oldest_delayed_ms,
+            stats.oldest_unacked_ms,
+            stats.oldest_dead_ms,
+        )
+        return [age and round(age, -4) for age in found]
+
+    assert ages() == [None] * 4
+    queue.push(b"delayed", delay_ms=10 * HOUR_MS)
+    hw.clock.advance(100_000)
+    queue.push(b"delayed later, due sooner", delay_ms=9 * HOUR_MS)
+    queue.push_many([b"dead", b"held"])
+    (dead,) = queue.pop(ack_ms=HOUR_MS)
+    (held,) = queue.pop(ack_ms=HOUR_MS)
+    queue.bury(dead)
+    hw.clock.advance(100_000)
+    assert queue.extend(held, ack_ms=HOUR_MS) == 1
+    queue.push(b"ready")
+    hw.clock.advance(40_000)
+    assert ages() == [40_000, 240_000, 140_000, 140_000]
+    assert queue.ack(held) == 1
+    assert ages()[2] is None
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_attempts": 1}, {"backoff": "fixed", "backoff_ms": HOUR_MS}]
+)
+def test_what_lapsed_has_its_age_before_anybody_pops(
+    hw: PrivateStore, queue: Queue, settings: dict[str, Any]
+) -> None:
+    queue.configure(**settings)
+    queue.push(b"lapses")
+    assert queue.pop(ack_ms=50_000)
+    hw.clock.advance(60_000)
+    stats = queue.stats()
+    if "max_attempts" in settings:
+        assert (stats.dead, stats.oldest_unacked_ms, stats.oldest_delayed_ms) == (1, None, None)
+        assert round(stats.oldest_dead_ms or 0, -4) == 10_000, "since its deadline"
+    else:
+        assert (stats.delayed, stats.oldest_unacked_ms, stats.oldest_dead_ms) == (1, None, None)
+        assert round(stats.oldest_delayed_ms or 0, -4) == 60_000, "since it was delivered"
+
+
+def test_the_metrics_have_the_age_of_every_state(hw: PrivateStore, queue: Queue) -> None:
+    queue.push_many([b"x"] * 2)
+    queue.push(b"x", delay_ms=HOUR_MS)
+    (dead, _held) = queue.pop(2, ack_ms=HOUR_MS)
+    queue.bury(dead)
+    hw.clock.advance(100_000)
+    page = Page()
+    add_queue(page, "s", queue.stats())
+    lines = re.findall(r'queue_oldest_seconds{.*state="(\w+)"} (\S+)', page.text())
+    assert {state: round(float(age), -1) for state, age in lines} == {
+        "ready": 0,
+        "delayed": 100,
+        "unacked": 100,
+        "dead": 100,
+    }
+
+
+def test_a_queue_that_is_deleted_starts_again(queue: Queue) -> None:
     queue.push(b"x")
     queue.pop()
     queue.delete()
@@ -125,6 +206,6 @@ def test_the_histogram_of_the_metrics_is_that_of_the_store(hw: PrivateStore, que
 
 def test_the_bounds_of_the_server_are_those_of_the_client() -> None:
     folder = Path(headwater.__file__).parent / "queue" / "lua" / "shared"
-    bounds = re.search(r"BOUNDS = \{ ([\d, ]+) \}", (folder / "11-waits.lua").read_text())
+    bounds = re.search(r"BOUNDS = \{ ([\d, ]+) \}", (folder / "11-wait-times.lua").read_text())
     assert bounds is not None
     assert tuple(map(int, bounds[1].split(", "))) == WAIT_BOUNDS_MS

@@ -105,7 +105,7 @@ def test_a_handler_may_take_longer_than_the_deadline(crew: Crew, queue: Queue) -
     assert seen == [1]
 
 
-def test_who_stops_gives_back_at_once_what_was_not_begun(crew: Crew, queue: Queue) -> None:
+def test_who_stops_returns_at_once_what_was_not_begun(crew: Crew, queue: Queue) -> None:
     queue.push_many([b"%d" % i for i in range(6)])
     go_on, begun = threading.Event(), threading.Event()
 

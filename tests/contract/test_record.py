@@ -252,7 +252,7 @@ def test_functions_write_the_format_in_use(
         library.cache_clear()
 
 
-def test_who_may_not_load_functions_goes_on_with_those_that_are_there(
+def test_who_may_not_load_functions_continues_with_those_that_are_there(
     server: Server, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch, dial: Dial
 ) -> None:
     dial(server.url)

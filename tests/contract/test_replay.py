@@ -76,7 +76,7 @@ def has_two(seen: list[Replayed]) -> bool:
     return len(seen) > 1
 
 
-def test_a_replay_goes_on_where_it_was_stopped(client: Headwater, source: Stream) -> None:
+def test_a_replay_continues_where_it_was_stopped(client: Headwater, source: Stream) -> None:
     target = client.stream(f"{source.name}-copy")
     for written in (500, 1000, 1500):
         seen: list[Replayed] = []
@@ -165,7 +165,9 @@ def copied(hw_stream: StreamCommands) -> str:
     return f"{hw_stream.stream.name}-copy"
 
 
-def test_the_command_replays_and_says_how_to_go_on(hw_stream: StreamCommands, copied: str) -> None:
+def test_the_command_replays_and_says_how_to_continue(
+    hw_stream: StreamCommands, copied: str
+) -> None:
     words = ("--into", copied, "--first", "3", "--last", "12")
     shown = hw_stream("replay", *words)
     assert "replayed 3-12" in shown.out

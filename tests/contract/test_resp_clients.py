@@ -33,6 +33,11 @@ for (const [error, value] of await pipeline.exec()) {
 const blocked = one.sendCommand(["TREAD", name, "3", "10", "BLOCK", "0"]);
 await two.call("TWRITE", name, "t", "c");
 found.push(await blocked);
+found.push(await one.sendCommand(["TPCREATE", name, "1"]));
+found.push(await two.call("TPWRITE", name, "t", "d"));
+found.push(await one.sendCommand(["TPREAD", name, "g", "9"]));
+found.push(await two.call("CHRESERVE", name, "me", "9"));
+found.push(await one.sendCommand(["CHSTATS", name + "-none"]));
 console.log(JSON.stringify(found));
 await one.close();
 await two.quit();
@@ -48,6 +53,12 @@ async def main(port, name):
         assert await client.custom_command(["TWRITE", name, "t", "v"]) == number
         read = await client.custom_command(["TREAD", name, str(number), "10"])
         assert read == [[number, b"t", b"v"]], read
+        topic = f"{name}-{number}"
+        assert await client.custom_command(["TPCREATE", topic, "1"]) == 1
+        assert await client.custom_command(["TPWRITE", topic, "t", "v"]) == [0, 1]
+        assert await client.custom_command(["CHADD", topic, "2", "m"]) == [1, 0]
+        lease, until_ms, rows = await client.custom_command(["CHRESERVE", topic, "me", "9"])
+        assert await client.custom_command(["CHCOMMIT", topic, lease, rows[0][2], "m"]) == 1
         await client.close()
 
 asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
@@ -63,7 +74,8 @@ def test_node_redis_and_ioredis(door: RespServer, name: str, tmp_path: Path) -> 
     words = ["node", "try.mjs", str(door.port), name]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [1, 2, [[1, "t", "a"], [2, "t", "b"]], [[3, "t", "c"]]]
+    streams = [1, 2, [[1, "t", "a"], [2, "t", "b"]], [[3, "t", "c"]]]
+    assert json.loads(done.stdout) == [*streams, 1, [0, 1], [[0, 1, "t", "d"]], None, None]
 
 
 def test_valkey_glide(door: RespServer, name: str, tmp_path: Path) -> None:

@@ -11,13 +11,15 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import headwater
+from tests.contract.test_channel_model import ChannelMachine
 from tests.contract.test_group_model import GroupMachine
 from tests.contract.test_ick_model import IckMachine
 from tests.contract.test_queue_model import QueueMachine
 from tests.contract.test_stream_model import StreamMachine
+from tests.contract.test_topic_model import TopicMachine
 from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.resp import RespServer
-from tests.support.resp_driver import through_door
+from tests.support.resp_client import through_door
 from tests.support.stores import Stores
 
 # The models themselves run elsewhere; here it is the door that is tried.
@@ -36,7 +38,9 @@ def client(door: RespServer, stores: Stores) -> Iterator[Any]:
 
 @patient
 @pytest.mark.parametrize(
-    "machine", [StreamMachine, GroupMachine, QueueMachine, IckMachine], ids=lambda one: one.__name__
+    "machine",
+    [StreamMachine, GroupMachine, TopicMachine, QueueMachine, IckMachine, ChannelMachine],
+    ids=lambda one: one.__name__,
 )
 def test_an_object_is_its_model(client: Any, machine: type[RuleBasedStateMachine]) -> None:
     driven = type(f"Door{machine.__name__}", (machine,), {"client": client})

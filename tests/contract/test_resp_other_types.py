@@ -49,6 +49,16 @@ def test_queues_push_pop_and_settle(client: Any, name: str) -> None:
         ask("QPUSH", name, "DEDUPE", "k", "VALUES", "a", "b")
 
 
+def test_a_pop_of_large_messages_loses_none_of_them(client: Any, name: str) -> None:
+    for number in range(6):
+        client.execute_command("QPUSH", name, str(number) * (3 << 19))
+    seen = []
+    while found := client.execute_command("QPOP", name, "COUNT", 6):
+        assert len(found) < 6, "more would be refused as one reply, and nobody would have it"
+        seen += [value[:1] for _, value, *_ in found]
+    assert seen == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
 def test_blocked_consumers_of_a_queue_are_served_in_turn(
     door: RespServer, client: Any, name: str
 ) -> None:

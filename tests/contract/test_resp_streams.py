@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -45,6 +46,19 @@ def test_what_is_written_is_read_back_with_its_offsets(
         b"2",
         b"3",
     ]
+
+
+def test_a_read_of_large_messages_ends_when_its_reply_has_4_mebibytes(
+    client: Any, library: headwater.Headwater, name: str
+) -> None:
+    library.stream(name).write_many([("t", b"x" * (3 << 19))] * 8)
+    library.stream(name).evict(1)
+    seen = [found[0] if found else None for found in client.execute_command("TREAD", name, 1, 99)]
+    assert seen[:2] == [None, 2]
+    assert len(seen) < 8, "a reader would take any amount of memory of the server"
+    while found := client.execute_command("TREAD", name, len(seen) + 1, 99):
+        seen += [one[0] for one in found]
+    assert seen == [None, *range(2, 9)]
 
 
 def test_headers_are_written_beside_entries_and_read_where_they_are_asked_for(
@@ -214,3 +228,54 @@ def test_writers_in_many_threads_lose_nothing(
     for thread in threads:
         thread.join()
     assert library.stream(name).info().length == 100
+
+
+def test_who_closes_its_side_is_answered_before_the_connection_ends(
+    door: RespServer, name: str
+) -> None:
+    key = name.encode()
+    lines = [b"TWRITE %b t v" % key, b"QPUSH %b v" % key, b"TREAD %b 1 9" % key, b"PING"]
+    with door.raw() as client:
+        client.send(b"".join(line + b"\r\n" for line in lines))
+        client.sock.shutdown(socket.SHUT_WR)
+        assert client.read() == 1
+        assert len(client.read()) == 16
+        assert client.read() == [[1, b"t", b"v"]]
+        assert client.read() == b"PONG"
+        with pytest.raises(EOFError):
+            client.read()
+
+
+def test_writes_that_are_piped_in_are_all_made(door: RespServer, name: str) -> None:
+    count = 1000
+    with door.raw() as client:
+        client.send(b"TWRITE %b t v\r\n" % name.encode() * count)
+        client.sock.shutdown(socket.SHUT_WR)
+        assert [client.read() for _ in range(count)] == list(range(1, count + 1))
+        with pytest.raises(EOFError):
+            client.read()
+
+
+@pytest.mark.parametrize("line", [b"TREAD %b 9 1 BLOCK 0", b"PING\r\nQPOP %b BLOCK 0"])
+def test_who_closes_its_side_does_not_wait_for_messages(
+    door: RespServer, name: str, line: bytes
+) -> None:
+    with door.raw() as client:
+        client.send(line % name.encode() + b"\r\nTWRITE half-")
+        client.sock.shutdown(socket.SHUT_WR)
+        while client.sock.recv(1 << 16):
+            pass
+    until_blocked(door, 0)
+
+
+def test_what_follows_a_wait_that_is_given_up_is_not_answered_in_its_place(
+    door: RespServer, name: str
+) -> None:
+    key = name.encode()
+    lines = [b"TINFO %b" % key, b"TREAD %b 9 1 BLOCK 0" % key, b"TWRITE %b t v" % key]
+    with door.raw() as client:
+        client.send(b"".join(line + b"\r\n" for line in lines))
+        client.sock.shutdown(socket.SHUT_WR)
+        assert client.read()[:2] == [b"name", key]
+        with pytest.raises(EOFError):
+            client.read()

@@ -15,6 +15,7 @@ from headwater.serve.resp.table import COMMANDS
 from headwater.serve.token_file import TokenFile, add_token, remove_token
 from headwater.serve.tokens import Scope
 from tests.support.resp import RawClient, RespServer
+from tests.support.servers import until
 from tests.support.stores import Stores
 
 # Words of each command, on NAME; those of groups and blocked ones where that matters.
@@ -30,18 +31,40 @@ WORDS: dict[str, list[str]] = {
     "TDEAD": ["TDEAD NAME g"],
     "TREDRIVE": ["TREDRIVE NAME g"],
     "TINFO": ["TINFO NAME", "TINFO NAME GROUP g"],
+    "TLIMIT": ["TLIMIT NAME g OFF", "TLIMIT NAME g INFLIGHT 5"],
+    "TPCREATE": ["TPCREATE NAME 2"],
+    "TPWRITE": ["TPWRITE NAME t v", "TPWRITE NAME ENTRIES t v"],
+    "TPREAD": ["TPREAD NAME g 1", "TPREAD NAME g 1 BLOCK 1"],
+    "TPACK": ["TPACK NAME g 0:1"],
+    "TPNACK": ["TPNACK NAME g 0:1"],
+    "TPEXTEND": ["TPEXTEND NAME g 1000 0:1"],
+    "TPSEEK": ["TPSEEK NAME g 1", "TPSEEK NAME g 0:1"],
+    "TPDEAD": ["TPDEAD NAME g"],
+    "TPREDRIVE": ["TPREDRIVE NAME g"],
+    "TPINFO": ["TPINFO NAME", "TPINFO NAME GROUP g"],
+    "TPLIMIT": ["TPLIMIT NAME g OFF"],
+    "TPDEL": ["TPDEL NAME"],
     "QPUSH": ["QPUSH NAME v", "QPUSH NAME VALUES v"],
     "QPOP": ["QPOP NAME"],
     "QACK": ["QACK NAME 1:0:1:1.1"],
     "QNACK": ["QNACK NAME 1:0:1:1.1"],
     "QEXTEND": ["QEXTEND NAME 1000 1:0:1:1.1"],
     "QSTATS": ["QSTATS NAME"],
+    "QLIMIT": ["QLIMIT NAME OFF"],
     "ICKADD": ["ICKADD NAME 1 m"],
     "ICKRESERVE": ["ICKRESERVE NAME 1"],
     "ICKCOMMIT": ["ICKCOMMIT NAME m"],
     "ICKEXCHANGE": ["ICKEXCHANGE NAME 1 m"],
     "ICKSTATS": ["ICKSTATS NAME"],
     "ICKDEL": ["ICKDEL NAME"],
+    "CHADD": ["CHADD NAME 1 m"],
+    "CHRESERVE": ["CHRESERVE NAME c 1"],
+    "CHCOMMIT": ["CHCOMMIT NAME 1:0:1:1000 1 m"],
+    "CHRELEASE": ["CHRELEASE NAME 1:0:1:1000 1 m"],
+    "CHRENEW": ["CHRENEW NAME 1:0:1:1000"],
+    "CHSTATS": ["CHSTATS NAME"],
+    "CHSHARDS": ["CHSHARDS NAME 2"],
+    "CHDEL": ["CHDEL NAME"],
     "TLINSERT": ["TLINSERT NAME 1 m", "TLINSERT NAME 1 m NAME-2 1 m"],
     "TLDELETE": ["TLDELETE NAME 1 m"],
     "TLSELECT": ["TLSELECT NAME"],
@@ -141,6 +164,37 @@ def test_a_token_that_is_removed_ends_what_it_allowed(
         remove_token(file, "leaver")
         now[0] = 10.0
         assert str(client.ask("TWRITE", name, "t", "v")).startswith("NOAUTH")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "TREAD NAME 2 1 BLOCK 0",
+        "TREAD NAME 0 1 GROUP g START LAST BLOCK 0",
+        "QPOP NAME BLOCK 0",
+    ],
+)
+def test_who_is_blocked_when_its_token_is_removed_gets_nothing_more(
+    stores: Stores, tmp_path: Path, name: str, line: str
+) -> None:
+    file = tmp_path / "tokens.json"
+    keeper = add_token(file, "keeper", {Scope.ADMIN: ["*"]})
+    token = add_token(file, "leaver", {Scope.WRITE: ["*"]})
+    with (
+        RespServer(stores.url("plain"), TokenFile(file)) as door,
+        door.raw() as client,
+        door.raw() as other,
+    ):
+        other.ask("AUTH", keeper)
+        other.ask("TWRITE", name, "t", "first")
+        client.ask("AUTH", token)
+        client.send(line.replace("NAME", name).encode() + b"\r\n")
+        until(lambda: b"blocked_clients:1\r" in other.ask("INFO", "clients"))
+        remove_token(file, "leaver")
+        assert str(client.read()) == "NOAUTH Authentication required."
+        until(lambda: b"blocked_clients:0\r" in other.ask("INFO", "clients"))
+        other.ask("QPUSH", name, "v")
+        assert other.ask("QPOP", name)[0][1] == b"v", "it has left nothing behind"
 
 
 def test_every_change_by_admin_scope_is_in_the_audit(

@@ -1,4 +1,4 @@
-"""A scrub of a farm finds what breaks the law of timelines, on the cluster where it lies."""
+"""A scrub of a farm finds what breaks the merge rule, and names the cluster."""
 
 from __future__ import annotations
 

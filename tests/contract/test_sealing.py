@@ -60,7 +60,7 @@ def test_sealing_makes_history_smaller(stream: Stream) -> None:
     assert stream.info().bytes < before / 2
 
 
-def test_writing_goes_on_after_sealing(stream: Stream) -> None:
+def test_writing_continues_after_sealing(stream: Stream) -> None:
     for first in range(1, 100, 10):
         stream.write_many(entries(10, first))
         stream.seal()

@@ -71,7 +71,7 @@ def test_all_that_is_wanted_is_found_in_either_direction(rides: Stream) -> None:
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
-def test_a_search_goes_on_where_its_budget_ended(rides: Stream, newest_first: bool) -> None:
+def test_a_search_continues_where_its_budget_ended(rides: Stream, newest_first: bool) -> None:
     found: list[int] = []
     at, rounds = None, 0
     while True:

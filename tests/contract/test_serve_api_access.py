@@ -163,6 +163,18 @@ def test_every_change_by_an_admin_is_in_the_audit(guarded: Guarded) -> None:
     admin.close()
 
 
+def test_a_change_that_is_refused_on_the_way_is_noted_as_failed(guarded: Guarded) -> None:
+    root = guarded.api.client(guarded.tokens["root"])
+    asked = f"r-{secrets.token_hex(4)}"
+    path = "/v1/streams/mine-x/replays/none"
+    assert root.ask("DELETE", path, headers={"X-Request-ID": asked}).status == 404
+    lines = root.get(messages_of("hw.audit", "?count=10000"), accept="application/x-ndjson").body
+    notes = [note_of(line) for line in lines.splitlines() if asked.encode() in line]
+    assert [note["outcome"] for note in notes] == ["begun", "failed"]
+    assert "there is no such replay" in notes[1]["error"]
+    root.close()
+
+
 def note_of(line: bytes) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(json.loads(line)["value"])
     return found

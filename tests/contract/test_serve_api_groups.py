@@ -173,6 +173,17 @@ def test_a_queue_hands_each_message_to_one_consumer(client: ApiClient, name: str
     assert [one["name"] for one in listed] == [name]
 
 
+def test_a_pop_of_large_messages_loses_none_of_them(client: ApiClient, name: str) -> None:
+    path = f"/v1/queues/{name}"
+    for number in range(8):
+        # Written as JSON, each of these characters has six times its size.
+        client.post(f"{path}/messages", {"value": str(number) + "\x01" * (3 << 19)})
+    seen = []
+    while found := client.post(f"{path}/pop", {"count": 8, "ack_ms": None}).body["deliveries"]:
+        seen += [one["value"][:1] for one in found]
+    assert seen == list("01234567")
+
+
 def test_a_push_is_repeated_without_harm(client: ApiClient, name: str) -> None:
     path = f"/v1/queues/{name}/messages?producer=p&sequence=1"
     first = client.post(path, {"value": "once"}).body

@@ -1,4 +1,4 @@
-"""Dirty lists over HTTP: a member is there once, handed out to one, and again unless committed."""
+"""Dirty lists over HTTP: a member is there once, and reserved again unless committed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,12 @@ def test_a_channel_hands_members_to_one_consumer(client: ApiClient, name: str) -
     spoilt = {"member": "!", "encoding": "base64", "score": 1, "generation": 1}
     other = {"batch": {**batch, "reserved": [spoilt]}, "consumer": "me"}
     assert client.post(f"{path}/commit", other).status == 400
-    assert done(client, f"{path}/commit", **words, members=[{"member": "a"}])["committed"] == 1
+    held = done(client, f"{path}/renew", **words, ack_ms=600_000)["until_ms"]
+    assert held > batch["until_ms"] + 500_000
+    part = {"members": [{"member": "a"}], "ack_ms": 600_000}
+    assert done(client, f"{path}/commit", **words, **part)["committed"] == 1
+    (shard,) = client.get(path).body["shards"]
+    assert shard["lease"]["until_ms"] >= held, "what is left stays leased for as long"
     assert done(client, f"{path}/release", **words)["released"] == 1
     again = done(client, f"{path}/reserve", count=5, consumer="me")
     assert [one["member"] for one in again["reserved"]] == ["b"]

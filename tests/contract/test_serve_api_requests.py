@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -11,14 +12,18 @@ from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 import trustme
 
 from headwater.errors import InvalidInput
+from headwater.log.limits import MAX_BATCH_MESSAGES
+from headwater.queue.limits import MAX_PUSH_MESSAGES
 from headwater.serve.api.cors import Cors
-from headwater.serve.api.formats import entries_of_lines, table_of_arrow
+from headwater.serve.api.formats import MAX_ARROW_BATCHES, entries_of_lines, table_of_arrow
 from headwater.serve.api.server import tls_context
+from headwater.serve.api.table import ROUTES
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Refused
 from headwater.serve.listening import parse_address
@@ -93,6 +98,11 @@ def test_what_is_wrong_is_a_problem_that_says_why(
     assert answer.body["request_id"] == answer.headers["x-request-id"]
 
 
+def test_a_method_that_is_not_taken_is_answered_with_those_that_are(client: ApiClient) -> None:
+    assert client.ask("PATCH", PATH, {}).headers["allow"] == "GET, HEAD, POST"
+    assert client.ask("PATCH", "/v1/queues/requests/pop", {}).headers["allow"] == "POST"
+
+
 @pytest.mark.parametrize("path", [PATH, "/v1/queues/requests/messages"])
 @pytest.mark.parametrize("body", [{"value": {"km": 3}}, [{"value": "x"}, {"value": 3}]])
 def test_a_value_that_is_no_text_is_to_be_sent_as_data(
@@ -103,6 +113,12 @@ def test_a_value_that_is_no_text_is_to_be_sent_as_data(
 
 def test_a_format_that_is_not_spoken_is_named(client: ApiClient) -> None:
     assert client.post(PATH, b"a,b", media="text/csv").status == 415
+    packed = client.post(
+        PATH, gzip.compress(b'{"value": "v"}'), headers={"Content-Encoding": "gzip"}
+    )
+    assert (packed.status, "packed by gzip" in packed.body["detail"]) == (415, True)
+    plain = {"Content-Encoding": "identity"}
+    assert client.post(PATH, {"value": "v"}, headers=plain).status == 201
     assert client.get(PATH, accept="text/csv").status == 406
     assert client.get(PATH, accept="text/csv, */*;q=0.1").status == 200
 
@@ -129,13 +145,13 @@ def test_a_page_of_a_foreign_site_is_not_served_on_the_loopback(client: ApiClien
 
 @pytest.mark.parametrize("origin", ["app.example", "https://a\r\nX: y"])
 def test_what_is_no_origin_is_refused_before_the_server_starts(origin: str) -> None:
-    with pytest.raises(InvalidInput, match="no origin"):
+    with pytest.raises(InvalidInput, match="not an origin"):
         Cors([origin])
 
 
 @pytest.mark.parametrize("address", ["6300", "localhost", ":6300", "a:b", ""])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(InvalidInput, match="no address"):
+    with pytest.raises(InvalidInput, match="not an address"):
         parse_address(address)
 
 
@@ -154,7 +170,7 @@ def test_a_server_speaks_tls(stores: Stores, tmp_path: Path) -> None:
         connection.request("BREW", "/readyz")
         assert connection.getresponse().status == 400
         connection.close()
-    with pytest.raises(InvalidInput, match="no certificate"):
+    with pytest.raises(InvalidInput, match="not a certificate"):
         tls_context(key, key)
     with pytest.raises(InvalidInput, match="needs its certificate"):
         tls_context(None, key)
@@ -183,6 +199,50 @@ def test_an_arrow_column_that_could_unfold_is_refused(column: Any) -> None:
         writer.write_batch(batch)
     with pytest.raises(InvalidInput, match="plain"):
         table_of_arrow(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("behind", [arrow(["b"], [b"2"]), b"\0", b"\xff" * 8])
+def test_bytes_behind_an_arrow_stream_are_refused_and_nothing_is_written(
+    client: ApiClient, name: str, behind: bytes
+) -> None:
+    """Two streams in one body were answered with 201, and the second was dropped."""
+    answer = client.post(messages_of(name), arrow(["a"], [b"1"]) + behind, media=ARROW)
+    assert answer.status == 400
+    assert "one Arrow IPC stream" in answer.body["detail"]
+    assert client.get(f"/v1/streams/{name}").status == 404
+
+
+def test_an_arrow_column_that_is_given_twice_is_refused(client: ApiClient, name: str) -> None:
+    columns = [pa.array(["a"]), pa.array([b"1"]), pa.array([b"2"])]
+    batch = pa.RecordBatch.from_arrays(columns, ["tag", "value", "value"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    answer = client.post(messages_of(name), bytes(sink.getvalue()), media=ARROW)
+    assert answer.status == 400
+    assert "'value'" in answer.body["detail"]
+
+
+def test_a_body_of_more_messages_than_a_batch_has_is_refused_before_they_are_made() -> None:
+    with pytest.raises(InvalidInput, match=f"{MAX_BATCH_MESSAGES} messages, and this body has"):
+        # Not one of them is read, or it would be this that is refused.
+        entries_of_lines(b"no message\n" * (MAX_BATCH_MESSAGES + 1))
+    for route in ROUTES:
+        if route.path.endswith("/messages") and route.method == "POST":
+            most = MAX_PUSH_MESSAGES if "queue" in route.path else MAX_BATCH_MESSAGES
+            with pytest.raises(msgspec.ValidationError, match=f"array` of length <= {most}"):
+                msgspec.json.decode(b"[%b{}]" % (b"{}," * most), type=route.body)
+
+
+def test_an_arrow_body_of_many_batches_or_a_large_schema_is_refused() -> None:
+    schema = pa.schema({"tag": pa.string(), "value": pa.binary()})
+    empty = pa.RecordBatch.from_pylist([], schema).serialize().to_pybytes()
+    body = schema.serialize().to_pybytes() + empty * MAX_ARROW_BATCHES
+    assert table_of_arrow(body).num_rows == 0
+    with pytest.raises(InvalidInput, match=f"{MAX_ARROW_BATCHES} record batches"):
+        table_of_arrow(body + empty)
+    with pytest.raises(InvalidInput, match="schema of an Arrow body"):
+        table_of_arrow(pa.schema([schema.field(0)] * 3000).serialize().to_pybytes() + empty)
 
 
 def test_bytes_that_are_nearly_arrow_or_json_are_refused_and_nothing_worse() -> None:

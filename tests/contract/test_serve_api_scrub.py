@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Barrier
 
-import pyarrow as pa
 import pytest
 
 import headwater
 from headwater.log.keys import stream_key
-from headwater.serve.api.scrubs import RUNNING, SCRUBS
-from tests.support.api import ApiClient, ApiServer, messages_of
+from tests.support.api import ApiClient, ApiServer, messages_of, serving
 from tests.support.servers import Server, until
 
 PATH = "/v1/store/scrub"
@@ -51,7 +51,7 @@ def test_a_scrub_reports_what_is_damaged_to_whoever_asks(store: Server) -> None:
         client.close()
 
 
-def test_one_scrub_runs_at_a_time_and_ends_with_its_server(store: Server) -> None:
+def test_one_scrub_runs_at_a_time_and_outlives_its_server(store: Server) -> None:
     with headwater.connect(store.url) as hw:
         hw.stream("large").write_many([("t", b"x" * 1000)] * 1000)
     with ApiServer(store.url) as api, ApiServer(store.url) as other:
@@ -62,9 +62,34 @@ def test_one_scrub_runs_at_a_time_and_ends_with_its_server(store: Server) -> Non
             assert one.post(PATH, {}).status == 409
             assert one.get(PATH).body["running"]["state"] == "running"
         until(lambda: second.get(PATH).body["running"]["bytes"] > 0)
+        begun = second.get(PATH).body
         api.stop()
-        last = second.get(PATH).body
-        assert (last["running"], last["last"]["report"]["complete"]) == (None, False)
+        until(lambda: second.get(PATH).body["running"]["state"] == "running")
+        now = second.get(PATH).body
+        assert now["running"]["scrub"] == begun["running"]["scrub"]
+        assert now["last"] == begun["last"], "it has not ended"
+        assert second.ask("DELETE", PATH).status == 202
+        ended(second)
+        last = second.get(PATH).body["last"]
+        assert last["scrub"] == begun["running"]["scrub"]
+        assert (last["state"], last["report"]["complete"]) == ("stopped", False)
+
+
+def test_of_requests_that_come_together_one_begins_a_scrub(store: Server) -> None:
+    with ExitStack() as opened:
+        servers = [opened.enter_context(ApiServer(store.url)) for _ in range(3)]
+        clients = [api.client() for api in servers for _ in range(3)]
+        threads = opened.enter_context(ThreadPoolExecutor(len(clients)))
+        together = Barrier(len(clients))
+
+        def begin(client: ApiClient) -> int:
+            together.wait()
+            return client.post(PATH, {"rate_mb_s": 0.001}).status
+
+        answers = sorted(threads.map(begin, clients))
+        assert answers == [202] + [409] * (len(clients) - 1)
+        assert clients[0].ask("DELETE", PATH).status == 202
+        ended(clients[0])
 
 
 def test_a_scrub_is_stopped_from_whichever_process(store: Server) -> None:
@@ -105,19 +130,36 @@ def test_a_repair_says_what_it_would_do_and_then_does_it(store: Server) -> None:
         assert client.get(PATH).body["last"]["defects"] == 0
 
 
-def test_a_scrub_whose_process_was_killed_keeps_nobody_from_another(store: Server) -> None:
-    with headwater.connect(store.url) as hw, ApiServer(store.url) as api:
+def test_a_scrub_whose_process_was_killed_is_begun_again_by_the_next(store: Server) -> None:
+    with serving(store.url) as (port, process):
+        client = ApiClient(port)
+        assert client.post(PATH, {"rate_mb_s": 0.001}).status == 202
+        begun = client.get(PATH).body["running"]["scrub"]
+        client.close()
+        process.kill()
+        process.wait()
+    with ApiServer(store.url) as api:
         client = api.client()
-        left = hw.stream(SCRUBS).read(hw.stream(SCRUBS).info().last, 1)[0]
-        assert left is not None
-        note = json.dumps({**json.loads(left.value), "state": "running", "report": None})
-        hw.stream(RUNNING).delete()
-        hw.stream(RUNNING).write("", note)
         assert client.post(PATH, {}).status == 409
-        hw.stream(RUNNING).delete()
-        columns = {"tag": [""], "value": [note.encode()], "time": [left.time_ms - 3_600_000]}
-        hw.stream(RUNNING).append(pa.record_batch(columns))
-        assert client.get(PATH).body["running"] is None
-        assert client.post(PATH, {}).status == 202
+        until(lambda: client.get(PATH).body["running"]["state"] == "running", seconds=60)
+        assert client.get(PATH).body["running"]["scrub"] == begun
+        assert client.ask("DELETE", PATH).status == 202
         ended(client)
-        assert client.get(PATH).body["last"]["scrub"] != json.loads(left.value)["scrub"]
+        assert client.get(PATH).body["last"]["scrub"] == begun
+
+
+def test_a_scrub_that_fails_says_why_until_another_has_ended(store: Server) -> None:
+    with ApiServer(store.url) as api:
+        client = api.client()
+        store.client().execute_command("ACL", "SETUSER", "default", "-hlen")
+        try:
+            assert client.post(PATH, {}).status == 202
+            ended(client)
+        finally:
+            store.client().execute_command("ACL", "SETUSER", "default", "+hlen")
+        failed = client.get(PATH).body["last"]
+        assert (failed["state"], failed["report"]) == ("failed", None)
+        assert "hlen" in failed["error"]
+        assert client.post(PATH, {"names": ["rides"]}).status == 202
+        ended(client)
+        assert client.get(PATH).body["last"]["state"] == "done"

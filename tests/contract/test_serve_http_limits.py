@@ -167,6 +167,21 @@ async def test_a_reply_that_may_not_be_buffered_is_answered_503() -> None:
 
 
 @in_loop
+async def test_who_is_refused_is_answered_once_although_the_rest_was_still_to_be_parsed() -> None:
+    handler = Echo()
+    connection, wire = connect(handler)
+    chunks = b"1\r\nx\r\n" * 30_000
+    connection.data_received(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+    # What is behind the first pieces waits for its turn, and before that more arrives.
+    while not wire.written:
+        connection.data_received(chunks)
+    await asyncio.sleep(0)
+    assert statuses(wire.written) == [400]
+    assert handler.counted == [400]
+    connection.abort()
+
+
+@in_loop
 async def test_a_request_has_its_time_from_its_first_byte_to_its_last() -> None:
     handler = Echo()
     connection, wire = connect(handler, replace(WIDE, head_ms=10_000, request_ms=30_000))

@@ -27,7 +27,7 @@ def test_what_is_staged_is_not_in_the_stream(client: Headwater, stream: Stream, 
     assert stream.name not in client.streams()
 
 
-def test_batches_go_one_behind_the_other(stream: Stream) -> None:
+def test_batches_follow_one_another(stream: Stream) -> None:
     place = stream.stage(table(entries(1500)), "a")
     assert place == 2
     place = stream.stage(table(entries(10, 1501)), "a", place=place)
@@ -168,7 +168,7 @@ def test_times_of_the_writer_stay(stream: Stream) -> None:
     assert [m.time_ms for m in stream.read(1, 600) if m] == times
 
 
-def test_a_repeat_changes_nothing_and_drops_what_was_staged_anew(
+def test_a_repeat_changes_nothing_and_drops_what_was_staged_again(
     client: Headwater, stream: Stream
 ) -> None:
     stream.stage(table(entries(700)), "a")

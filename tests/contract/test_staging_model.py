@@ -22,7 +22,7 @@ from headwater.log import housekeeping, node, staging, writing
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call, Operation
 from tests.support.examples import MODEL_SETTINGS, patient
-from tests.support.scrubbed import assert_sound
+from tests.support.scrubbed import assert_streams_sound
 
 SIZES = st.sampled_from([1, 2, 9, 40, 150, 300])
 PRODUCERS = st.sampled_from("pq")
@@ -55,7 +55,7 @@ class StagingMachine(RuleBasedStateMachine):
         self.count = 0
 
     def teardown(self) -> None:
-        assert_sound(self.client, self.stream.name)
+        assert_streams_sound(self.client, self.stream.name)
         self.stream.delete()
         self.stream.unstage(*self.staged_as("abcdef"))
 

@@ -255,6 +255,7 @@ NO_NAME = pa.MapArray.from_arrays([0, 1], NO_TEXT, [b""])
         pa.table({"value": [b"a"]}),
         pa.table({"tag": ["a"], "value": [b"1"], "more": [1]}),
         pa.table({"tag": ["a"], "value": [1]}),
+        pa.table([["a"], [b"1"], [b"2"]], ["tag", "value", "value"]),
         pa.table({"tag": ["a", None], "value": [b"1", b"2"]}),
         pa.table({"tag": ["a", "b"], "value": [b"1", None]}),
         pa.table({"tag": ["a", "b"], "value": [b"1", b"2"], "time": [1, None]}),

@@ -44,7 +44,7 @@ def test_streams_of_similar_names_are_apart(client: Headwater, name: str) -> Non
     assert [client.stream(each).group("g").info().pending for each in names] == [1] * 6
 
 
-def test_a_deleted_stream_begins_anew(client: Headwater, stream: Stream, name: str) -> None:
+def test_a_deleted_stream_starts_again(client: Headwater, stream: Stream, name: str) -> None:
     stream.write_many(entries(1500), producer="p", sequence=1)
     stream.group("g").read(10, retry_ms=60_000)
     stream.register_reader("spark", 5)

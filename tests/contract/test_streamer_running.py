@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from typing import Any
 
@@ -99,7 +100,12 @@ def test_the_status_shows_what_waits_and_who_streams(
     during = dict(seen)["claimed"]
     assert (during.backlog, during.claimed, during.batch, during.streaming) == (2, 2, 1, True)
     assert during.producer.startswith("outbox:")
-    assert outbox.status().streaming is False
+    assert during.leader is not None
+    assert during.leader.endswith(f" pid {os.getpid()}"), "the process that holds the lock"
+    drain(make_streamer())
+    after = outbox.status()
+    assert (after.streaming, after.leader) == (False, None)
+    assert after.rows_per_s == pytest.approx(2 / 60), "two rows in the last minute"
 
 
 # ── What cannot be ───────────────────────────────────────────────────────────────────────────

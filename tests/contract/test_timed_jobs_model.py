@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from hypothesis.stateful import run_state_machine_as_test as try_machine
 
 import headwater
-from headwater.timed import job_streams, steps
+from headwater.timed import job_streams, transitions
 from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine
 from headwater.timed.jobs import TimedJob, every_plan
 from headwater.timed.states import JobState, Missed, Overlap, decode_record
-from headwater.timed.steps import TimedStep
+from headwater.timed.transitions import TimedStep
 from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.stores import Stores
 from tests.support.timed import START_MS
@@ -123,7 +123,7 @@ class TimedModel(RuleBasedStateMachine):
                 # Its handler is cut off: somebody else begins the same attempt.
                 self.notes.remove(self._note(taken, ended=False))
 
-    @rule(step=st.sampled_from([steps.pause, steps.resume, steps.ask]))
+    @rule(step=st.sampled_from([transitions.pause, transitions.resume, transitions.ask]))
     def operate(self, step: Callable[[JobState, int, str], TimedStep | None]) -> None:
         def decide(state: JobState | None) -> TimedStep | None:
             assert state is not None
@@ -163,7 +163,7 @@ class TimedModel(RuleBasedStateMachine):
             return
         self._follow()
         if self.checker.paused:
-            self.operate(steps.resume)
+            self.operate(transitions.resume)
         # One runner is left, and has time: all that was due comes to its end.
         self.runners.clear()
         self.now_ms += 2 * LEASE_MS
@@ -185,6 +185,8 @@ class TimedModel(RuleBasedStateMachine):
 @pytest.fixture
 def machine(stores: Stores) -> Iterator[type[TimedModel]]:
     with headwater.connect(stores.url("plain")) as hw:
+        # A runner with a clock of its own reads all of it: up to 5,000 notices of other tests.
+        hw.stream(job_streams.board_stream().name).delete()
         yield type("Machine", (TimedModel,), {"hw": hw})
 
 

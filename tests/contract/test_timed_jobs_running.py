@@ -141,7 +141,7 @@ def test_a_stop_lets_what_was_begun_come_to_its_end(live: Callable[[int], Live],
     assert (last.outcome, last.by_hand) == ("done", True)
 
 
-def test_what_is_given_back_is_begun_anew_and_the_attempt_does_not_count(
+def test_what_is_returned_is_started_again_and_the_attempt_does_not_count(
     live: Callable[[int], Live], name: str, loop: Loop
 ) -> None:
     runner, begun = live(1), threading.Event()

@@ -183,7 +183,7 @@ def test_a_key_is_on_the_instance_that_roshi_would_ask(
     assert all(farm.select(keys)[key] == [(key, 1.0, "m")] for key in keys)
 
 
-def test_a_batch_tells_what_became_of_it(farm: Farm) -> None:
+def test_a_batch_tells_what_happened_to_it(farm: Farm) -> None:
     batch = [("k", 1, "a"), ("k", 2, "a"), ("k", 2, "a"), ("k", 1, "b"), ("j", 0, "a")]
     assert farm.insert(batch) == Written(applied=4, unchanged=1)
     assert farm.insert(batch) == Written(unchanged=5)

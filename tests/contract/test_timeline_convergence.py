@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headwater.timeline import AsyncFarm, State
 from headwater.timeline.cluster.calls import Changes, WriteBatch
 from headwater.timeline.farm.full_repair import add_change
-from headwater.timeline.law import NO_HORIZON, kept, merge, shown
+from headwater.timeline.merging import NO_HORIZON, kept, merge, shown
 from headwater.timeline.walker.walker import Walker
 from tests.support import blocking
 from tests.support.examples import MODEL_SETTINGS, patient

@@ -1,4 +1,4 @@
-"""Timelines over HTTP and through the RESP door show what the law says of all operations."""
+"""Timelines over HTTP and RESP show the result of the merge rule over all operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.timeline import State
-from headwater.timeline.law import merge
+from headwater.timeline.merging import merge
 from tests.contract.test_timeline_model import MEMBERS, SCORES, Operation, in_order
 from tests.support.api import ApiClient, ApiServer
 from tests.support.examples import MODEL_SETTINGS, patient
@@ -22,7 +22,7 @@ from tests.support.resp import RespServer
 from tests.support.servers import Server
 from tests.support.stores import Stores
 
-# The law itself is tried elsewhere; here it is the doors that are tried.
+# The merge rule itself is tested elsewhere; here it is HTTP and RESP.
 SHORT = settings(MODEL_SETTINGS, max_examples=15)
 TRIED = MODEL_SETTINGS if "HEADWATER_EXAMPLES" in os.environ else SHORT
 OPERATIONS = st.lists(

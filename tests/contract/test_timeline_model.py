@@ -1,4 +1,4 @@
-"""Clusters that got any operations in any order, some of them none, heal to what the law says."""
+"""Clusters that got any operations in any order, or only some, converge to one merged state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headwater.timeline import AsyncFarm, Record, State
 from headwater.timeline.cluster.calls import Changes, WriteBatch
 from headwater.timeline.farm.full_repair import add_change
-from headwater.timeline.law import NO_HORIZON, States, kept, merge, shown
+from headwater.timeline.merging import NO_HORIZON, States, kept, merge, shown
 from tests.support import blocking
 from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.farms import Replica, replicas

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from headwater import AllReplicasFailed, QuorumFailed
-from headwater.timeline import Farm
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.pool.pool import Pool
 from headwater.timeline.resharding.resharder import ReshardResult
@@ -20,6 +19,7 @@ from tests.support.resharding import (
     assert_lies,
     farm_of,
     fill,
+    open_farm,
     reshard,
     truth,
 )
@@ -39,7 +39,7 @@ def test_every_timeline_is_where_the_new_farm_looks(
     eight: list[Replica], old: str, new: str
 ) -> None:
     before, after = farm_of(eight, old), farm_of(eight, new)
-    with Farm.open(before) as farm:
+    with open_farm(before) as farm:
         fill(farm, random.Random(1))
         expected = truth(eight, before)
         moved: ReshardResult = reshard(before, after)
@@ -51,7 +51,7 @@ def test_every_timeline_is_where_the_new_farm_looks(
             assert shown == {m for m, state in expected[key].items() if not state.deleted}
         farm.insert([(KEYS[0], 99.0, "late")])
         farm.settle()
-    with Farm.open(after) as farm:
+    with open_farm(after) as farm:
         assert farm.select([KEYS[0]], limit=1)[KEYS[0]][0].member == "late"
     again: ReshardResult = reshard(before, after)
     assert again.repaired.written == 0
@@ -68,7 +68,7 @@ def test_reads_and_writes_are_served_all_the_while_and_nothing_is_lost(
     def use(number: int) -> None:
         chance = random.Random(number)
         mine = written[number]
-        with Farm.open(before) as farm:
+        with open_farm(before) as farm:
             score = 0.0
             while not done.is_set() or score < 50:
                 score += 1
@@ -82,7 +82,7 @@ def test_reads_and_writes_are_served_all_the_while_and_nothing_is_lost(
                     failures.append(error)
                     return
 
-    with Farm.open(before) as farm:
+    with open_farm(before) as farm:
         fill(farm, random.Random(2))
     users = [threading.Thread(target=use, args=(number,)) for number in range(2)]
     for user in users:
@@ -98,7 +98,7 @@ def test_reads_and_writes_are_served_all_the_while_and_nothing_is_lost(
         for user in users:
             user.join()
     assert not failures, failures
-    with Farm.open(after) as farm:
+    with open_farm(after) as farm:
         found = farm.select(KEYS, limit=1000)
         scores = {(key, r.member): r.score for key, rows in found.items() for r in rows}
     for mine in written:
@@ -111,11 +111,11 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("told", [0, 1, 5, 9, 10, 14, 25, 26, 30, 41])
-def test_whoever_dies_is_followed_by_another_who_goes_on(
+def test_whoever_dies_is_followed_by_another_who_continues(
     eight: list[Replica], monkeypatch: pytest.MonkeyPatch, told: int
 ) -> None:
     before, after = farm_of(eight, "01;23"), farm_of(eight, "014;235")
-    with Farm.open(before) as farm:
+    with open_farm(before) as farm:
         fill(farm, random.Random(3))
         expected = truth(eight, before)
         count = 0
@@ -139,7 +139,7 @@ def test_whoever_dies_is_followed_by_another_who_goes_on(
         monkeypatch.setattr(Cluster, "announce", honest)
         # In whatever state it was left: served, by who was there and by who comes.
         farm.insert([(KEYS[0], 50.0, "meanwhile")])
-        with Farm.open(after if told >= 10 else before) as other:
+        with open_farm(after if told >= 10 else before) as other:
             shown = other.select([KEYS[0]], limit=1)[KEYS[0]]
             assert shown[0].member == "meanwhile"
         farm.settle()
@@ -152,7 +152,7 @@ def test_who_slept_through_a_move_is_refused_by_the_instance_and_follows(
     eight: list[Replica],
 ) -> None:
     before, after = farm_of(eight, "0"), farm_of(eight, "1")
-    with Farm.open(before) as farm:
+    with open_farm(before) as farm:
         farm.insert([("k", 1.0, "m")])
         reshard(before, after)
         left = eight[0].states(b"k")
@@ -161,18 +161,18 @@ def test_who_slept_through_a_move_is_refused_by_the_instance_and_follows(
         assert eight[1].states(b"k")[b"m"].score == 2.0
         eight[1].client.flushdb()
     # The old instance alone tells where the farm is.
-    with Farm.open(before) as farm:
+    with open_farm(before) as farm:
         farm.insert([("k", 3.0, "m")])
     assert eight[1].states(b"k")[b"m"].score == 3.0
 
 
 def test_a_farm_that_does_not_serve_where_it_went_is_an_error(eight: list[Replica]) -> None:
     before, after = farm_of(eight, "0"), farm_of(eight, "1")
-    with Farm.open(before) as farm:
+    with open_farm(before) as farm:
         farm.insert([("k", 1.0, "m")])
     reshard(before, after)
     eight[0].client.hset("hw:{timelines}", mapping={"epoch": 9, "new": "127.0.0.1:1"})
-    with Farm.open(before) as farm:
+    with open_farm(before) as farm:
         with pytest.raises(QuorumFailed):
             farm.insert([("k", 2.0, "m")])
         with pytest.raises(AllReplicasFailed):

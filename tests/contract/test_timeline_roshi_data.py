@@ -9,7 +9,7 @@ import pytest
 
 from headwater.instrument import installed
 from headwater.timeline import AsyncFarm, Tally, Written
-from headwater.timeline.law import State, States, kept, merge, shown
+from headwater.timeline.merging import State, States, kept, merge, shown
 from headwater.timeline.walker.walker import Walked, Walker
 from tests.support.farms import OpenFarm, Replica, members, one_each
 

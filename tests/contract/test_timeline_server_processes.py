@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from typing import Any
 
 from tests.support.commands import run, start
 from tests.support.farms import DEAD, Replica, one_each
+from tests.support.processes import children, is_alive
 from tests.support.servers import until
 from tests.support.timeline_http import Answer, Client, b64, element, records
 
@@ -61,10 +61,10 @@ def test_several_processes_serve_one_port_and_outlive_one_that_is_killed(
                 assert ask("POST", "/", [element("k", number, "m")]).status == 200
             with contextlib.closing(Client(port)) as client:
                 assert client.metric("insert_record_count") == 20
-            children = _children(program.pid)
-            assert len(children) == 2
-            os.kill(children[0], signal.SIGKILL)
-            until(lambda: len(set(_children(program.pid)) - {children[0]}) == 2)
+            workers = list(children(program.pid))
+            assert len(workers) == 2
+            os.kill(workers[0], signal.SIGKILL)
+            until(lambda: len(set(children(program.pid)) - {workers[0]}) == 2)
             with contextlib.closing(Client(port)) as client:
                 assert records(client.select("k"), "k") == [(19, b64("m"))]
                 assert client.metric("insert_record_count") == 20
@@ -78,21 +78,8 @@ def test_all_processes_end_when_their_parent_is_killed(three: list[Replica]) -> 
     with start(None, *words) as program:
         assert program.stdout is not None
         program.stdout.readline()
-        children = _children(program.pid)
-        assert len(children) == 2
+        workers = list(children(program.pid))
+        assert len(workers) == 2
         program.kill()
         program.wait(20)
-        until(lambda: not any(map(_is_running, children)))
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _children(pid: int) -> list[int]:
-    listed = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [int(word) for word in listed.stdout.split()]
+        until(lambda: not any(map(is_alive, workers)))

@@ -128,7 +128,7 @@ def test_all_metrics_of_roshi_are_counted_and_shown(
     roshi.ask("GET", "/?limit=x")
     roshi_server.settle()
     text = roshi.ask("GET", "/metrics")
-    assert 'headwater_farm_instance_up{cluster="1",instance=' in text.body
+    assert 'headwater_farm_instance_up{cluster="1",address=' in text.body
     assert "\nheadwater_farm_repairs_total 0\n" in text.body
     assert text.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     for name in COUNTERS:

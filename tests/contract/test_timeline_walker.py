@@ -62,7 +62,7 @@ def sets(replica: Replica) -> int:
     return sum(1 for _ in replica.client.scan_iter(count=1000, _type="zset"))
 
 
-def test_a_walk_meets_each_timeline_once_wherever_it_lies(
+def test_a_walk_meets_each_timeline_once_wherever_it_is(
     three: list[Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanning, "POOL", 10)
@@ -106,7 +106,9 @@ def test_the_order_is_by_chance(three: list[Replica]) -> None:
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_a_walk_that_was_stopped_goes_on_where_it_was(three: list[Replica], tmp_path: Path) -> None:
+def test_a_walk_that_was_stopped_continues_where_it_was(
+    three: list[Replica], tmp_path: Path
+) -> None:
     count = 2 * POOL
     pipeline = three[0].client.pipeline()
     for number in range(count):
@@ -196,7 +198,7 @@ def test_a_farm_of_which_no_instance_serves_is_an_error_that_names_them(
     farm: str, tmp_path: Path
 ) -> None:
     state = tmp_path / "state"
-    with pytest.raises(FarmUnreachable, match="no instance of the farm serves") as caught:
+    with pytest.raises(FarmUnreachable, match="no instance of the farm is available") as caught:
         walk(farm, state=state)
     instances = [place for cluster in farm.split(";") for place in cluster.split(",")]
     assert len(caught.value.faults) == len(instances)
@@ -204,7 +206,7 @@ def test_a_farm_of_which_no_instance_serves_is_an_error_that_names_them(
     assert not state.exists()
 
 
-def test_a_farm_that_dies_under_a_walk_is_an_error_and_the_next_walk_goes_on(
+def test_a_farm_that_dies_under_a_walk_is_an_error_and_the_next_walk_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanning, "POOL", 10)

@@ -254,7 +254,7 @@ class TopicMachine(RuleBasedStateMachine):
         }
         self.dead -= back
         for key in back:
-            # What a seek made new again is handed out by itself.
+            # What a seek made new again is delivered by itself.
             if key[1] < self.next[key[0]]:
                 self.pending[key] = 0
                 self.due.add(key)

@@ -121,7 +121,8 @@ def test_a_handler_continues_the_trace_of_its_message(
     work = source.worker(concurrency=1)(handle)
     work.run()
     assert seen == [trace_of(request)]
-    span = traces.span(f"process {name}" if kind == "queue" else f"process {name}/g")
+    behind = {"stream": "/g", "topic": "/0/g", "queue": ""}[kind]
+    span = traces.span(f"process {name}{behind}")
     assert span.parent is not None
     assert span.parent.span_id == request.get_span_context().span_id
     assert span.kind is SpanKind.CONSUMER
@@ -170,9 +171,9 @@ def test_spans_and_metrics_follow_the_conventions(hw: Headwater, name: str, trac
     group.ack(message)
     hw.stream(name).write_many([("t", b"v")] * 3)
     by_type = {
-        "send": (f"send {name}/0", SpanKind.PRODUCER, f"{name}/0", None, None),
-        "receive": (f"receive {name}/0/g", SpanKind.CONSUMER, f"{name}/0", "g", None),
-        "settle": (f"settle {name}/0/g", SpanKind.CLIENT, f"{name}/0", "g", None),
+        "send": (f"send {name}/0", SpanKind.PRODUCER, name, None, None),
+        "receive": (f"receive {name}/0/g", SpanKind.CONSUMER, name, "g", None),
+        "settle": (f"settle {name}/0/g", SpanKind.CLIENT, name, "g", None),
         "batch": (f"send {name}", SpanKind.PRODUCER, name, None, 3),
     }
     for kind, (spelled, role, destination, member_of, count) in by_type.items():
@@ -180,6 +181,8 @@ def test_spans_and_metrics_follow_the_conventions(hw: Headwater, name: str, trac
         assert span.attributes is not None
         assert (span.kind, span.status.status_code) == (role, StatusCode.UNSET)
         assert span.attributes["messaging.destination.name"] == destination
+        partition = None if kind == "batch" else "0"
+        assert span.attributes.get("messaging.destination.partition.id") == partition
         assert span.attributes.get("messaging.consumer.group.name") == member_of
         assert span.attributes.get("messaging.batch.message_count") == count
         assert span.attributes["messaging.operation.type"] == ("send" if count else kind)
@@ -192,6 +195,24 @@ def test_spans_and_metrics_follow_the_conventions(hw: Headwater, name: str, trac
         "messaging.client.sent.messages": "{message}",
         "messaging.client.consumed.messages": "{message}",
     }
+
+
+def test_a_handler_of_a_topic_has_the_partition_of_its_message(
+    hw: Headwater, name: str, traces: Traces
+) -> None:
+    topic = hw.topic(name, partitions=4)
+    placed = topic.write("t", b"v")
+
+    @topic.group("g").worker()
+    def handle(_: headwater.TopicMessage) -> None:
+        handle.stop()
+
+    handle.run()
+    span = traces.span(f"process {name}/{placed.partition}/g")
+    assert span.attributes is not None
+    assert span.attributes["messaging.destination.name"] == name
+    assert span.attributes["messaging.destination.partition.id"] == str(placed.partition)
+    assert span.attributes["messaging.consumer.group.name"] == "g"
 
 
 def test_a_program_without_traces_loads_nothing_of_them() -> None:

@@ -206,7 +206,7 @@ def test_what_comes_again_while_it_is_in_hand_is_not_handled_twice_at_once(
 # ── Stopping ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_worker_that_stops_ends_what_it_began_and_gives_back_the_rest(
+def test_a_worker_that_stops_ends_what_it_began_and_returns_the_rest(
     crew: Crew, stream: Stream, group: Group
 ) -> None:
     stream.write_many(entries(2))
@@ -261,7 +261,7 @@ def test_a_cancelled_worker_gives_everything_back(stores: Stores, name: str, loo
 # ── Trouble ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_group_that_somebody_removes_is_begun_anew(
+def test_a_group_that_somebody_removes_is_started_again(
     crew: Crew, stream: Stream, group: Group
 ) -> None:
     stream.write_many(entries(3))

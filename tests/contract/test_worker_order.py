@@ -12,7 +12,7 @@ import pytest
 
 import headwater
 from headwater import Message, Stream, Topic
-from tests.support.order_law import overtaken
+from tests.support.order_rules import overtaken
 from tests.support.servers import until
 from tests.support.stores import Stores
 from tests.support.workers import Crew, all_done, at_work, done_in
@@ -64,7 +64,7 @@ def test_two_crews_keep_the_order_of_each_tag_though_some_fail(crew: Crew, name:
     assert len(done) == len(set(done)) == 601, "each was handled once"
 
 
-def test_a_tag_waits_for_its_retry_and_goes_on_when_it_is_buried(crew: Crew, name: str) -> None:
+def test_a_tag_waits_for_its_retry_and_continues_when_it_is_buried(crew: Crew, name: str) -> None:
     stream = crew.hw.stream(name)
     stream.write_many([("bad", b""), ("bad", b""), ("good", b""), ("good", b"")])
     tried: list[tuple[str, int]] = []

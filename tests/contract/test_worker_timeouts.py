@@ -42,7 +42,9 @@ def test_a_time_limit_that_cannot_be_meant_is_refused(
         crew.queue_worker(crew.hw.queue(name), print, timeout_ms=timeout_ms)
 
 
-def test_a_message_of_a_stuck_handler_is_retried_while_others_go_on(crew: Crew, name: str) -> None:
+def test_a_message_of_a_stuck_handler_is_retried_while_others_continue(
+    crew: Crew, name: str
+) -> None:
     stream = crew.hw.stream(name)
     stream.write("a", b"stuck")
     stream.write_many(entries(6))

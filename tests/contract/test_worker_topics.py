@@ -56,7 +56,7 @@ def test_the_same_offset_of_two_partitions_is_two_messages(
     assert sorted((m.partition, m.offset) for m in gate.begun) == [(0, 1), (1, 1)]
 
 
-def test_a_worker_of_a_topic_that_stops_gives_back_what_it_did_not_begin(
+def test_a_worker_of_a_topic_that_stops_returns_what_it_did_not_begin(
     crew: Crew, topic: Topic, group: TopicGroup
 ) -> None:
     topic.write_many(entries(12))

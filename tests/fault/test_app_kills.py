@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from headwater.app.child_messages import Begin, send
-from tests.support.apps import PARTS, TARGET, NotingApp, is_alive
+from tests.support.apps import PARTS, TARGET, NotingApp
 from tests.support.pages import ROOT
+from tests.support.processes import is_alive
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
 
@@ -107,7 +108,7 @@ def test_a_process_that_is_killed_is_started_again_and_its_messages_are_handled(
 def test_a_process_whose_runner_died_before_it_answered_ends_in_silence() -> None:
     commands, order = os.pipe()
     answer, reports = os.pipe()
-    send(order, Begin(TARGET, None, None, [], [], "text", 0, check=False))
+    send(order, Begin(TARGET, None, None, [], [], "text", 0, check=False, memory=0))
     os.close(order)
     os.close(answer)
     words = [sys.executable, "-m", "headwater.app.child", str(commands), str(reports)]

@@ -70,7 +70,7 @@ def test_what_a_dead_member_never_took_reaches_another(
     assert take(group, retry_ms) == rest, "the first ten are with the one who waited"
     begun = time.monotonic()
     found = take(group, retry_ms, block_ms=20_000)
-    assert found == [(offset, 1) for offset in range(1, handed + 1)], "as if never handed out"
+    assert found == [(offset, 1) for offset in range(1, handed + 1)], "as if never delivered"
     assert (time.monotonic() - begun) * 1000 > BOX_GRACE_MS - 1500, "not while it may still come"
     assert take(group, retry_ms) == []
     assert group.info().pending == (count if retry_ms else 0)

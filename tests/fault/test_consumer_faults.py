@@ -21,7 +21,7 @@ from headwater.outbox import write_reset
 from headwater.sql.engines import open_engine
 from tests.support.blocking import Loop
 from tests.support.consumers import Desk, create_tables, effects, numbers, running, writes
-from tests.support.entries import entries, pairs
+from tests.support.entries import entries
 from tests.support.postgres import Postgres
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
@@ -94,29 +94,6 @@ def test_a_consumer_may_die_at_any_step(
     assert zygote.end(going_on) == 0
     assert effects(engine, "c") == numbers(1, 65)
     assert stream.info().readers == {"consumer:c": 66}
-
-
-@pytest.mark.parametrize("step", ["given up", "buried", "begun", "moved", "in the handler"])
-def test_a_letter_is_written_once_wherever_its_consumer_dies(
-    zygote: Zygote,
-    start: Callable[..., int],
-    manner: str,
-    engine: sa.Engine,
-    hw: Headwater,
-    name: str,
-    step: str,
-) -> None:
-    hw.stream(name).write_many(entries(12))
-    order = {"manner": manner, "guilty": [4, 5, 9], "on_error": "skip", "attempts": 1}
-    times = 2 if step in ("given up", "buried") else 5
-    assert zygote.wait(start(step=step, times=times, **order)) == -signal.SIGKILL
-    going_on = start(**order)
-    until(applied(engine, 9))
-    grave = hw.stream(f"{name}.c.dead")
-    until(lambda: grave.info().last == 3)
-    assert zygote.end(going_on) == 0
-    assert effects(engine, "c") == [1, 2, 3, 6, 7, 8, 10, 11, 12]
-    assert pairs(grave.read(1, 100)) == [entries(1, offset)[0] for offset in (4, 5, 9)]
 
 
 @pytest.mark.parametrize("step", ["moved", "restored", "in the handler", "handled", "committed"])

@@ -67,9 +67,10 @@ def test_a_restart_is_counted_by_whoever_restarts(directory: Path) -> None:
         server.ensure_running()
         page = Page()
         metrics.add_to(page)
-        assert "embedded_restarts" not in page.text(), "it was running"
+        assert "\nheadwater_embedded_restarts_total 0\n" in page.text(), "it was running"
         kill_server(directory)
         server.ensure_running()
+        page = Page()
         metrics.add_to(page)
         assert "\nheadwater_embedded_restarts_total 1\n" in page.text()
 

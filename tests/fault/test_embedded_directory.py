@@ -6,6 +6,8 @@ import asyncio
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -172,6 +174,31 @@ def test_a_server_whose_supervisor_was_killed_is_watched_by_the_next_one(
             remove(directory)
             until(lambda: supervisor.try_lock(lock, fcntl.LOCK_EX), seconds=5)
             lock.close()
+
+
+@linux_only
+def test_a_directory_that_is_removed_before_its_next_supervisor_watches_it_ends_the_server(
+    directory: Path,
+) -> None:
+    program = (
+        "import os, sys\n"
+        "from headwater.store import supervisor\n"
+        "detach = supervisor._detach\n"
+        "supervisor._detach = lambda: (detach(), os.read(int(sys.argv[1]), 1))\n"
+        "sys.exit(supervisor.main('adopt', sys.argv[2]))\n"
+    )
+    embedded.start(directory)
+    kill_supervisor(directory)
+    lock = supervisor.lock_file(directory / supervisor.SERVER_LOCK)
+    begin, order = os.pipe()
+    words = [sys.executable, "-c", program, str(begin), str(directory)]
+    subprocess.run(words, pass_fds=[begin], start_new_session=True, check=True)
+    remove(directory)
+    os.write(order, b"!")
+    until(lambda: supervisor.try_lock(lock, fcntl.LOCK_EX))
+    for end in (begin, order):
+        os.close(end)
+    lock.close()
 
 
 def test_a_parent_directory_that_cannot_be_read_is_no_obstacle(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from headwater.store import embedded, launch, supervisor
 from headwater.store.embedded import EmbeddedServer
 from tests.support.embedded import User, client, lay_out, linux_only, pid_of
+from tests.support.processes import sockets
 
 pytestmark = pytest.mark.fault
 
@@ -59,19 +60,15 @@ def test_open_creates_a_private_directory_with_a_durable_server_in_it(directory:
 def test_the_server_listens_on_nothing_but_its_socket(directory: Path) -> None:
     with EmbeddedServer.open(directory):
         process = Path("/proc", str(pid_of(directory)))
-        sockets = {
-            target.removeprefix("socket:[").removesuffix("]")
-            for entry in (process / "fd").iterdir()
-            if (target := str(entry.readlink())).startswith("socket:[")
-        }
+        opened = sockets(pid_of(directory))
         internet = {
             row.split()[9]
             for table in ("tcp", "tcp6", "udp", "udp6")
             if (process / "net" / table).exists()
             for row in (process / "net" / table).read_text().splitlines()[1:]
         }
-        assert sockets
-        assert not sockets & internet
+        assert opened
+        assert not opened & internet
 
 
 def test_a_second_process_attaches_to_the_running_server(directory: Path) -> None:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 
 FILES = (
-    r"^(35-positions|40-pending|43-open-group|46-letters|50-hand-out|55-waiters|60-groups"
+    r"^(35-positions|40-pending|43-open-group|46-letters|50-deliver|55-waiters|60-groups"
     r"|group_(?!limit)\w+)\.lua$"
 )
 
@@ -208,7 +208,7 @@ def failing() -> Iterator[FailingServer]:
     "kind",
     [pytest.param(kind, marks=pytest.mark.long if kind in LATER else ()) for kind in CASES],
 )
-def test_whatever_fails_the_next_client_goes_on(failing: FailingServer, kind: str) -> None:
+def test_whatever_fails_the_next_client_continues(failing: FailingServer, kind: str) -> None:
     prepare, operate = CASES[kind]
 
     def prepared() -> GroupCase:

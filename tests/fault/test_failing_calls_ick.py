@@ -285,5 +285,5 @@ def test_every_call_is_passed_by_one_of_these(failing: FailingServer) -> None:
             deed()
         passed |= set(sites)
     # What brings members right runs only after something has failed.
-    left = failing.sites("ick") - passed - failing.sites("ick", files="15-mend")
+    left = failing.sites("ick") - passed - failing.sites("ick", files="15-recover")
     assert not left, sorted(map(str, left))

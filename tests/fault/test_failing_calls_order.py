@@ -14,7 +14,7 @@ from tests.support.group_cases import Deed, GroupCase, has_expired, started, wri
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-FILES = r"^(41-lanes|42-noting)\.lua$"
+FILES = r"^(41-tag-order|42-note-tags)\.lua$"
 
 
 def ack(*offsets: int) -> Deed:
@@ -59,7 +59,9 @@ def failing() -> Iterator[FailingServer]:
     "kind",
     [pytest.param(kind, marks=pytest.mark.long if kind in LATER else ()) for kind in CASES],
 )
-def test_whatever_fails_the_next_client_goes_on_in_order(failing: FailingServer, kind: str) -> None:
+def test_whatever_fails_the_next_client_continues_in_order(
+    failing: FailingServer, kind: str
+) -> None:
     prepare, operate = CASES[kind]
 
     def prepared() -> GroupCase:

@@ -86,6 +86,7 @@ WHOLE: dict[str, Trial] = {
         for delay_ms in (0, None)
     },
     "fail for the last time": Trial(cases.failed_twice, cases.fail(ALL, LONG_MS)),
+    "ack when waits are saved": Trial(cases.waits_are_due, cases.settle("ack", SOME)),
     "ack the rest": Trial(cases.ack_one, cases.settle("ack", ALL)),
     "nack what varies": Trial(cases.vary, cases.settle("nack", ALL, delay_ms=LONG_MS)),
     "pop within limits": Trial(cases.limit(LIMITS), cases.pop(20, LONG_MS)),

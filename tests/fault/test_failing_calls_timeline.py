@@ -2,7 +2,7 @@
 
 Every case is tried with each of its calls failing, once or from then on. Afterwards a client that
 meets no failure repeats the operation, or repairs the key, or walks the farm, and what lies in the
-servers is what the law says.
+servers is the result of the merge rule.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import redis
 
 from headwater.timeline import AsyncFarm, Farm, State
 from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.law import States, kept, merge
 from headwater.timeline.layout import COPYING, FarmLayout
+from headwater.timeline.merging import States, kept, merge
 from headwater.timeline.walker.walker import Walker
 from tests.support.failing_calls import FailingServer, Failure, Site
 from tests.support.farms import Replica, one_each, replicas

@@ -202,7 +202,7 @@ def test_compaction_that_stops_anywhere_loses_nothing_and_brings_nothing_back(
 
 
 @pytest.mark.usefixtures("small_nodes")
-def test_compaction_leaves_a_stream_alone_that_was_made_anew_meanwhile(
+def test_compaction_leaves_a_stream_alone_that_was_created_again_meanwhile(
     hw: headwater.Headwater, store: Store, name: str
 ) -> None:
     """The tags that it has seen are those of the stream before."""

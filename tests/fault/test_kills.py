@@ -13,17 +13,21 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 from hiredis import pack_command
 
 import headwater
+from headwater.cli.verify.drive import drain
+from headwater.cli.verify.workers import RETRYING, STREAM, Job, Notes
 from headwater.log import writing
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call
 from headwater.store.commands import encode_for_server
-from tests.support.servers import Server
+from tests.support.servers import Server, until
 
 pytestmark = pytest.mark.fault
 SEED = int(os.environ.get("HEADWATER_SEED") or secrets.randbits(32))
@@ -55,6 +59,27 @@ def test_every_rule_holds(writers: int, members: int, kills: int) -> None:
     print(done.stdout, done.stderr)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing lost, nothing twice" in done.stdout
+
+
+def test_a_drain_continues_when_the_last_kill_was_of_the_server(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    with (
+        Server(fsync="always") as server,
+        headwater.connect(server.url) as hw,
+        closing(Notes(tmp_path / "drain.notes")) as notes,
+    ):
+        hw.stream(STREAM).write_many([("t", b"v")] * 700)
+        hw.stream(STREAM).group(RETRYING).read(1, retry_ms=1)
+        with server.client() as raw:
+            raw.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+            job = Job("drain", 0, server.url, tmp_path / "drain.notes", SEED, 0, retry_ms=1)
+            drained = pool.submit(drain, hw, job, notes)
+            until(lambda: any("b" in client["flags"] for client in raw.client_list()))
+            server.kill()
+        server.restart()
+        assert drained.result()
+        assert hw.stream(STREAM).group(RETRYING).info().lag == 0
 
 
 # ── A batch that is cut off ──────────────────────────────────────────────────────────────────

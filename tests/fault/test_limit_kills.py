@@ -11,7 +11,7 @@ import pytest
 
 import headwater
 from headwater.limiting import Rate
-from tests.support.limit_law import HandOut, faster_than, more_at_once
+from tests.support.limit_rules import Deliveries, faster_than, more_at_once
 from tests.support.limited_workers import CONCURRENCY, GROUP_LIMITS, QUEUE_LIMITS
 from tests.support.servers import until
 from tests.support.stores import Stores
@@ -65,6 +65,6 @@ def test_limits_are_never_exceeded_while_workers_are_killed(
     begins = [float(note.split()[4]) for note in queue_notes if note.startswith("begin")]
     assert len(begins) >= 120 * rounds
     rate = Rate.of(str(QUEUE_LIMITS.rate), "rate")
-    # What a process holds and has not begun was handed out before.
-    seen = [HandOut(at, at, 1) for at in begins]
+    # What a process holds and has not begun was delivered before.
+    seen = [Deliveries(at, at, 1) for at in begins]
     assert faster_than(seen, rate.messages, rate.burst, ahead=len(MANNERS) * CONCURRENCY) == []

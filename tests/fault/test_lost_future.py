@@ -87,7 +87,7 @@ def test_the_cache_of_a_warm_reader_gives_nothing_that_was_lost(
     assert scanned == [value for _, value in right]
 
 
-def test_a_reader_that_had_not_come_so_far_goes_on(lost: Failover) -> None:
+def test_a_reader_that_had_not_come_so_far_continues(lost: Failover) -> None:
     lost.fresh.write_many(rows("Y", KEPT + 1, 7))
     assert len(lost.fresh.read(1, KEPT)) == KEPT
     assert pairs(lost.fresh.read(KEPT + 1, 100)) == rows("Y", KEPT + 1, 7)

@@ -128,7 +128,7 @@ def test_a_consumer_that_only_waits_is_told_as_well(failover: Failover) -> None:
     assert (caught.value.first, caught.value.last) == (KEPT + 1, APPLIED)
 
 
-def test_a_position_without_a_history_goes_on(failover: Failover) -> None:
+def test_a_position_without_a_history_continues(failover: Failover) -> None:
     desk, name = failover.desk, failover.name
     drain(desk.consumer("c", name))
     with desk.engine.begin() as conn:

@@ -1,4 +1,4 @@
-"""Queues while consumers and servers die: nothing is lost, nothing is handed out twice in time.
+"""Queues while consumers and servers die: nothing is lost, nothing is delivered twice in time.
 
 Consumers are stopped between any two of their calls, or killed as processes; the server is killed
 with kill -9 and comes back on what it wrote to disk.

@@ -12,7 +12,6 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from redis.retry import Retry
 
 import headwater
 from tests.support.commands import PROGRAM
+from tests.support.processes import children
 from tests.support.servers import Server, until
 
 pytestmark = pytest.mark.fault
@@ -41,11 +41,6 @@ def served(store: str) -> Iterator[tuple[int, int]]:
             yield int(process.stdout.readline().rpartition(":")[2]), process.pid
         finally:
             process.send_signal(signal.SIGTERM)
-
-
-def children(parent: int) -> list[int]:
-    text = Path(f"/proc/{parent}/task/{parent}/children").read_text("ascii")
-    return [int(pid) for pid in text.split()]
 
 
 class Client(threading.Thread):

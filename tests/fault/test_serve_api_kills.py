@@ -9,7 +9,8 @@ import os
 import signal
 import socket
 import threading
-from contextlib import closing
+import time
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
@@ -196,3 +197,30 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_servers_and_stores_are_kil
 
 def all_reached(clients: list[Client], goals: list[int]) -> bool:
     return all(client.acknowledged >= goal for client, goal in zip(clients, goals, strict=True))
+
+
+def test_a_server_ends_within_its_time_although_its_store_does_not_answer() -> None:
+    asked = (
+        ("POST", "/v1/streams/s/messages", b'{"value":"x"}'),
+        ("POST", "/v1/streams/s/messages?backlog=9", b'{"value":"x"}'),
+        ("GET", "/v1/streams/s", None),
+        ("GET", "/metrics", None),
+    )
+    with (
+        Server(tcp=True) as store,
+        serving(store.url, "--drain-ms", "500") as (port, process),
+        ExitStack() as opened,
+    ):
+        pid = store.pid
+        os.kill(pid, signal.SIGSTOP)
+        opened.callback(os.kill, pid, signal.SIGCONT)
+        for method, path, body in (*asked, ("GET", "/healthz", None)):
+            line = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            opened.enter_context(closing(line))
+            line.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+        # The server has read what was sent before.
+        assert line.getresponse().status == 200
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert process.wait(60) == 0
+        assert time.monotonic() - began < 9

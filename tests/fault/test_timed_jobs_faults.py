@@ -16,6 +16,7 @@ import pytest
 from headwater import TimedRunner, testing
 from headwater.testing import PrivateStore
 from headwater.timed.states import JobRecord, JobSpec
+from tests.support.processes import is_alive
 from tests.support.servers import until
 from tests.support.timed_checker import HistoryChecker
 from tests.support.timed_processes import JobHistory, every_moment, noting, read_notes
@@ -127,7 +128,7 @@ def test_a_crowd_of_runners_that_are_killed_runs_every_moment_by_its_policy(
             hw.start()
         until(partial(_has_noted, job.page, noted, crowd))
         job.follow()
-        victim = next((pid for pid in crowd if _is_dead(pid)), crowd[0])
+        victim = next((pid for pid in crowd if not is_alive(pid)), crowd[0])
         crowd.remove(victim)
         if dice.random() < 0.5:
             os.kill(victim, signal.SIGKILL)
@@ -146,9 +147,4 @@ def test_a_crowd_of_runners_that_are_killed_runs_every_moment_by_its_policy(
 
 def _has_noted(page: Path, before: int, crowd: list[int]) -> bool:
     """Return whether a handler has noted more, or a runner died, for which others may wait."""
-    return len(read_notes(page)) > before or any(map(_is_dead, crowd))
-
-
-def _is_dead(pid: int) -> bool:
-    """Return whether a process has ended, and waits for its parent to notice."""
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    return len(read_notes(page)) > before or not all(map(is_alive, crowd))

@@ -28,6 +28,7 @@ def test_every_row_is_measured_against_its_peer(spark: SparkSession) -> None:
         "Spark: catch up 100,000",
         "Spark: the same, 100,000 at a time",
         "Spark: micro-batch at a trickle",
+        "Spark: the same",
         "Spark: write 100,000",
         "Spark: write 100,000",
     ]

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import headwater
-from headwater import Headwater, UnknownStream
+from headwater import Headwater, InvalidInput
 from headwater.spark import register
 from headwater.spark.engine.failures import translating_errors
 from headwater.timeline import Farm
@@ -58,8 +59,34 @@ def test_each_kind_is_read_by_its_name(spark: SparkSession) -> None:
     assert {row.tag: row.n for row in few.collect()} == {f"tag-{i}": 2 for i in range(7)}
     narrow = spark.read.option("startingOffsets", 1001).table("hw.streams.rides")
     assert narrow.count() == 500
-    with pytest.raises(UnknownStream), translating_errors():
-        spark.table("hw.streams.nowhere").count()
+
+
+@pytest.mark.usefixtures("hw")
+def test_what_is_not_there_is_no_table(spark: SparkSession) -> None:
+    there = ("streams.rides", "streams.`trips/1`", "topics.trips", "queues.jobs", "channels.dirty")
+    not_there = [f"{kind}.nope" for kind in ("streams", "topics", "queues", "channels", "no_kind")]
+    for name in there:
+        assert spark.catalog.tableExists(f"hw.{name}"), name
+    for name in (*not_there, "streams.`no name`", "archives.rides", "timelines.elements"):
+        assert not spark.catalog.tableExists(f"hw.{name}"), name
+        with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+            spark.sql(f"SELECT * FROM hw.{name}")
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.sql("INSERT INTO hw.channels.nope SELECT 'm' AS member, 1D AS score")
+
+
+def test_a_table_that_was_created_is_known_before_its_first_row(
+    spark: SparkSession, hw: Headwater
+) -> None:
+    spark.sql("CREATE TABLE hw.streams.soon (tag STRING, value BINARY)")
+    assert spark.table("hw.streams.soon").columns[-1] == "time"
+    assert not hw.stream("soon").info().exists
+    spark.sql("DROP TABLE hw.streams.soon")
+    assert not spark.catalog.tableExists("hw.streams.soon")
+    rows = spark.sql("SELECT 'k' AS tag, 'v' AS value")
+    rows.write.mode("append").saveAsTable("hw.streams.soon")
+    rows.write.mode("append").saveAsTable("hw.streams.soon")
+    assert spark.table("hw.streams.soon").count() == 2
 
 
 def test_a_query_reads_and_writes_tables(
@@ -116,6 +143,9 @@ def test_archives_and_timelines_are_tables_too(spark: SparkSession, tmp_path: Pa
         }
         assert found == {"archives": ["rides"], "timelines": ["elements"]}
         assert fresh.table("all.archives.rides").count() == 1500
+        assert fresh.catalog.tableExists("all.archives.rides")
+        assert not fresh.catalog.tableExists("all.archives.nope")
+        assert not fresh.catalog.tableExists("all.timelines.nope")
         assert fresh.table("all.timelines.elements").count() == 1
 
 
@@ -124,3 +154,37 @@ def test_a_stream_is_written_by_its_name(spark: SparkSession, hw: Headwater) -> 
     spark.sql("SELECT 'k' AS tag, 'w' AS value").writeTo("hw.streams.made").append()
     found = [(m.tag, m.value) for m in hw.stream("made").read(1, 9) if m]
     assert found == [("k", b"v"), ("k", b"w")]
+
+
+def test_a_stream_is_created_from_a_query(spark: SparkSession, hw: Headwater) -> None:
+    few = "SELECT tag, value FROM hw.streams.rides WHERE offset <= 3"
+    spark.sql(f"CREATE TABLE hw.streams.few AS {few}")
+    assert [(m.tag, m.value) for m in hw.stream("few").read(1, 9) if m] == entries(3)
+    with pytest.raises(AnalysisException, match="already exists"):
+        spark.sql(f"CREATE TABLE hw.streams.few AS {few}")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS hw.streams.few AS {few}")
+    assert hw.stream("few").info().last == 3
+    spark.table("hw.streams.rides").select("tag", "value").write.saveAsTable("hw.topics.new")
+    assert spark.table("hw.topics.new").count() == 1500
+
+
+def test_what_sql_does_not_change_is_refused_by_name(spark: SparkSession, hw: Headwater) -> None:
+    spark.sql("DROP TABLE IF EXISTS hw.streams.nowhere")
+    for change in (
+        "DROP TABLE hw.streams.rides",
+        "ALTER TABLE hw.streams.rides RENAME TO streams.other",
+        "CREATE TABLE hw.channels.new AS SELECT 'm' AS member",
+        "CREATE TABLE hw.streams.new PARTITIONED BY (tag) AS SELECT 't' AS tag, 'v' AS value",
+    ):
+        with pytest.raises(Exception, match="a store is not changed by SQL"):
+            spark.sql(change)
+    for moment in ("VERSION AS OF 1", "TIMESTAMP AS OF '2026-01-01'"):
+        with pytest.raises(Exception, match="no versions of a table; read a part of it by WHERE"):
+            spark.sql(f"SELECT * FROM hw.streams.rides {moment}")
+    named = "name the columns: INSERT INTO"
+    with pytest.raises(InvalidInput, match=named), translating_errors():
+        spark.sql("INSERT INTO hw.streams.made VALUES ('k', 'v')")
+    # What is wrong with its rows, not with a table that was not made.
+    with pytest.raises(InvalidInput, match="column 'id' has no place"), translating_errors():
+        spark.sql("CREATE TABLE hw.streams.wrong AS SELECT 1 AS id, 'v' AS value")
+    assert not hw.stream("wrong").info().exists

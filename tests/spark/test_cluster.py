@@ -68,3 +68,22 @@ def test_a_topic_a_table_and_a_stream_are_written_by_the_executors_of_a_cluster(
         wanted[tag] = wanted.get(tag, 0) + offset
     with engine.connect() as conn:
         assert {row[0]: row[1] for row in conn.exec_driver_sql("SELECT * FROM totals")} == wanted
+
+
+@pytest.mark.long
+@pytest.mark.cluster
+@pytest.mark.fault
+@pytest.mark.timeout(300)
+def test_an_executor_that_is_killed_while_it_sends_nodes_neither_loses_nor_repeats_a_row(
+    standalone: Standalone, embedded_url: str, name: str, tmp_path: Path
+) -> None:
+    """Each task has sent nodes when its executor dies: 32 of a thousand rows are packed ahead."""
+    count, marker = 200_000, tmp_path / "killed"
+    words = (embedded_url, name, str(marker), str(count))
+    found = standalone.submit("write_while_an_executor_dies.py", *words)
+    assert marker.exists()
+    assert "headwater (nodes)" in found["plan"]
+    with headwater.connect(embedded_url) as hw:
+        written = [int(m.value) for m in hw.stream(name).read(1, count + 1000) if m]
+        hw.stream(name).delete()
+    assert written == list(range(count))

@@ -39,6 +39,22 @@ KINDS = {
 # All steps in ``make test-long``; each takes a query that dies and another that goes on.
 LONG = "HEADWATER_LONG" in os.environ
 STEPS = ("writing", "staged", "begun", "published") if LONG else ("writing", "begun")
+# Settings of a session that change how rows get to Python, or are read before that.
+SETTINGS = {
+    "many": {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+        "spark.sql.execution.arrow.useLargeVarTypes": "true",
+        "spark.sql.execution.arrow.compression.codec": "zstd",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.session.timeZone": "America/New_York",
+    },
+    # Rows are sent as they are: Arrow does not read back what is empty.
+    "lz4": {"spark.sql.execution.arrow.compression.codec": "lz4"},
+}
 REFUSED = [
     "SELECT IF(id = 2500, NULL, 'x') AS value",
     "SELECT 'x' AS value, IF(id = 0, NULL, 't') AS tag",
@@ -87,6 +103,31 @@ def test_packed_rows_are_the_same_messages(
     theirs = messages(stream, "time" in rows.columns)
     assert ours == theirs
     assert len(ours) == rows.count()
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_settings_of_a_session_change_no_message(
+    spark: SparkSession, embedded_url: str, store: Headwater, name: str, settings: str
+) -> None:
+    rows = spark.range(0, 2600, 1, 2).selectExpr(
+        "timestamp_micros(1790000000123456 + id) AS time", "concat('v', id) AS value", "'t' AS tag"
+    )
+    stream = store.stream(name)
+    write(rows, embedded_url, name)
+    usual = messages(stream, times=True)
+    nulls = rows.selectExpr("value", "IF(value = 'v7', NULL, tag) AS tag")
+    kept = rows.coalesce(1).cache()
+    before = {key: spark.conf.get(key) or "" for key in SETTINGS[settings]}
+    for key, value in SETTINGS[settings].items():
+        spark.conf.set(key, value)
+    try:
+        assert "tag that is null" in refusal(nulls, embedded_url, name)
+        assert (PACKED in write(kept, embedded_url, name)) == (settings != "lz4")
+    finally:
+        kept.unpersist()
+        for key, value in before.items():
+            spark.conf.set(key, value)
+    assert messages(stream, times=True) == usual
 
 
 def test_rows_of_our_own_source_are_packed_as_they_are(

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import headwater
 from headwater import Headwater
+from headwater.spark.queries.status import query_statuses
 from headwater.spark.queues import intake as queue_intake
 from headwater.spark.queues import sink
 from headwater.spark.queues.sink import QueueStreamWriter, QueueWriter
@@ -32,16 +33,35 @@ def embedded(embedded_url: str) -> Iterator[Headwater]:
         yield hw
 
 
-def run_query(spark: SparkSession, url: str, stream: str, queue: str, place: Path) -> None:
+def run_query(
+    spark: SparkSession, url: str, stream: str, queue: str, place: Path, form: str = FORMAT
+) -> None:
     rows = spark.readStream.format("headwater").options(url=url, stream=stream).load()
     query = (
         rows.select("value")
-        .writeStream.format(FORMAT)
+        .writeStream.format(form)
         .options(url=url, queue=queue, checkpointLocation=str(place / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
     assert query.awaitTermination(120)
+
+
+def test_a_query_that_fills_a_queue_is_known_with_what_it_has_staged(
+    spark: SparkSession, embedded_url: str, embedded: Headwater, name: str, tmp_path: Path
+) -> None:
+    embedded.stream(name).write_many([("t", b"v")] * 10)
+    run_query(spark, embedded_url, name, name, tmp_path, "headwater_queue")
+    known = embedded.store.run(query_statuses())
+    (status,) = [one for one in known if one.writes == (f"queue {name}",)]
+    assert (status.epoch, status.staged_bytes) == (0, 0)
+    assert status.checkpoint.endswith("checkpoint")
+    query = f"spark-{status.query}"
+    intake = embedded.stream(queue_intake.intake_name(name, query))
+    rows = pa.table({"tag": ["::"], "value": [b"x" * 1000]})
+    intake.stage(rows, f"{query}-0-attempt")
+    (status,) = [one for one in embedded.store.run(query_statuses()) if one.query == status.query]
+    assert status.staged_bytes > 0
 
 
 @pytest.mark.long

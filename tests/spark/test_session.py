@@ -146,6 +146,25 @@ def test_a_session_ends_in_silence(
 
 @pytest.mark.timeout(300)
 @pytest.mark.long
+def test_a_session_that_starts_another_python_is_told_so() -> None:
+    program = """
+import sys
+from pyspark.sql import SparkSession
+from headwater.spark import register
+
+builder = SparkSession.builder.master("local[1]")
+register(builder.config("spark.pyspark.python", sys._base_executable).getOrCreate())
+"""
+    variables = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=variables
+    )
+    assert f"does not find headwater; set PYSPARK_PYTHON={sys.executable}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_machine_without_java_runs_on_the_wheel(
     embedded_url: str, make_embedded_stream: Callable[[int], Stream], tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ import headwater
 from headwater import Stream
 from headwater.spark.engine.processes import SOURCE_DAEMON
 from headwater.spark.queries.status import query_statuses
+from tests.support.processes import children
 from tests.support.servers import until
 from tests.support.spark.standalone import environment
 
@@ -78,13 +79,6 @@ class Queries:
         with headwater.connect(self.url) as hw:
             found = {one.query: one.state for one in hw.store.run(query_statuses())}
         return found.get(str(query.id), "")
-
-
-def children(parent: int) -> dict[int, str]:
-    """Return the children of a process with their arguments."""
-    words = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(parent)]
-    lines = subprocess.run(words, capture_output=True, text=True, check=False).stdout.splitlines()
-    return {int(pid): args for pid, _, args in (line.strip().partition(" ") for line in lines)}
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import headwater
-from headwater import Stream, Topic
+from headwater import InvalidInput, Stream, Topic
+from headwater.spark.engine.failures import translating_errors
 from headwater.spark.engine.processes import SOURCE_DAEMON
 from headwater.spark.queries.status import QueryStatus, ReadPosition, query_statuses
 from tests.spark.conftest import STORES
 from tests.support.entries import entries
+from tests.support.processes import children
 from tests.support.servers import until
 from tests.support.spark.harvest import Harvest
 
@@ -141,7 +142,7 @@ def test_a_query_waits_for_a_stream_that_is_not_there_yet(
     query = harvest.start()
     try:
         # Its process is forked from one that has imported all of it.
-        until(lambda: SOURCE_DAEMON in children(spark), 60)
+        until(lambda: SOURCE_DAEMON in started(spark), 60)
         stream = make_embedded_stream(10)
         until(lambda: harvest.offsets() == list(range(1, 11)), 60)
         stream.write("late", b"")
@@ -151,13 +152,12 @@ def test_a_query_waits_for_a_stream_that_is_not_there_yet(
         query.stop()
 
 
-def children(spark: SparkSession) -> str:
+def started(spark: SparkSession) -> str:
     """Return what the JVM has started, with its arguments."""
     jvm = spark._jvm
     assert jvm is not None
     parent = jvm.java.lang.ProcessHandle.current().pid()
-    words = ["ps", "-ww", "-o", "args", "--ppid", str(parent)]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    return "\n".join(children(parent).values())
 
 
 def test_evicted_messages_are_a_loss_that_is_told_exactly(
@@ -171,3 +171,14 @@ def test_evicted_messages_are_a_loss_that_is_told_exactly(
         harvest.run()
     harvest.run(failOnDataLoss=False)
     assert harvest.offsets() == [*range(1, 101), *range(151, 301)]
+
+
+def test_a_refused_option_is_told_in_one_line(
+    spark: SparkSession, embedded_url: str, name: str, tmp_path: Path
+) -> None:
+    frame = spark.readStream.format("headwater").options(url=embedded_url, stream=name)
+    writer = frame.option("endingOffsets", "5").load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    words = "'endingOffsets' means nothing in a streaming query"
+    with pytest.raises(InvalidInput, match=words), translating_errors():
+        query.awaitTermination()

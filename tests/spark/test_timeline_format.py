@@ -23,7 +23,7 @@ from headwater.spark.jobs.backfill import backfill
 from headwater.spark.jobs.walk import walk
 from headwater.spark.timelines.source import TimelineSource
 from headwater.timeline import Farm
-from headwater.timeline.law import State
+from headwater.timeline.merging import State
 from headwater.timeline.walker.walker import MAX_RATE
 from tests.support import commands
 from tests.support.farms import Replica, replicas

@@ -145,18 +145,3 @@ class RunningProgram:
     def wait(self) -> int:
         """Wait for its end; returns its exit code."""
         return self._process.wait(60)
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process still runs; one that waits for its parent does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        if Path("/proc/self/stat").exists():
-            return False
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-    return state != "Z"

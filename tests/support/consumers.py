@@ -106,6 +106,12 @@ class Desk:
         """See effects."""
         return effects(self.engine, consumer)
 
+    def dispose(self) -> None:
+        """Close the connections to the database; new ones are made when they are needed."""
+        self.engine.dispose()
+        if self.manner == "async":
+            self._loop.wait(self.async_engine.dispose())
+
     def close(self) -> None:
         """Close what was opened."""
         self._end.close()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import redis
 
 from headwater.timeline import AsyncFarm, Farm
-from headwater.timeline.law import State, States
+from headwater.timeline.merging import State, States
 from tests.support import blocking
 from tests.support.servers import Server
 

@@ -108,7 +108,7 @@ def has_fragments(case: GroupCase) -> None:
 
 
 def lost_some(case: GroupCase) -> None:
-    """Messages that are due were evicted, and some that were never handed out."""
+    """Messages that are due were evicted, and some that were never delivered."""
     has_fragments(case)
     case.stream.evict(8)
     case.over |= set(range(1, 9))
@@ -338,7 +338,7 @@ def deleted_and_new(case: GroupCase) -> None:
 
 
 def write(case: GroupCase) -> None:
-    """Write a message, of which the outcome may be unknown; what was handed out is taken."""
+    """Write a message, of which the outcome may be unknown; what was delivered is taken."""
     try:
         case.stream.write("t", b"new")
     finally:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from headwater import Headwater, Message
 from tests.support.groups import FAR
-from tests.support.scrubbed import assert_sound
+from tests.support.scrubbed import assert_streams_sound
 from tests.support.watch import let_pass
 
 ALL = 10**5
@@ -25,7 +25,7 @@ RANGES = st.lists(st.tuples(PLACES, st.integers(0, 40)), min_size=1, max_size=4)
 
 @dataclass
 class Pending:
-    """One message that was handed out: how often, whether it is due again, whether it expired."""
+    """One message that was delivered: how often, whether it is due again, whether it expired."""
 
     attempt: int
     due: bool
@@ -59,7 +59,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.max_pending, self.letters = 0, False
 
     def teardown(self) -> None:
-        assert_sound(self.client, self.stream.name, self.grave)
+        assert_streams_sound(self.client, self.stream.name, self.grave)
         self.stream.delete()
         self.client.stream(self.grave).delete()
 

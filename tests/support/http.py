@@ -125,6 +125,7 @@ class Wire(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.closed
+        assert not self.ended
         self.written += data
 
     def can_write_eof(self) -> bool:

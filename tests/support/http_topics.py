@@ -141,8 +141,18 @@ class HttpChannel(HttpDriver):
     def _end(self, verb: str, batch: Batch, members: tuple[str, ...]) -> Any:
         chosen = [{"member": member} for member in members]
         view = msgspec.to_builtins(BatchView.of(batch))
-        body = {"batch": view, "consumer": self.consumer, "members": chosen}
+        body = {
+            "batch": view,
+            "consumer": self.consumer,
+            "members": chosen,
+            "ack_ms": self._lease_ms,
+        }
         return self._ask("POST", f"/{verb}", body)
+
+    def renew(self, batch: Batch, *, lease_ms: int) -> int:
+        view = msgspec.to_builtins(BatchView.of(batch))
+        body = {"batch": view, "consumer": self.consumer, "ack_ms": lease_ms}
+        return int(self._ask("POST", "/renew", body)["until_ms"])
 
     def commit(self, batch: Batch, *members: str) -> int:
         return int(self._end("commit", batch, members)["committed"])

@@ -119,6 +119,11 @@ def two_wait(case: Case) -> None:
     case.wait("second", 2)
 
 
+def waits_are_due(case: Case) -> None:
+    """It is time to save how long messages waited."""
+    let_pass(case.hw, 100)
+
+
 def a_silent_one_waits(case: Case) -> None:
     empty(case)
     case.wait("silent")
@@ -148,7 +153,7 @@ def waits_for_a_slot(case: Case) -> None:
 
 
 def without_tokens(case: Case) -> None:
-    """Nothing is handed out for hours, though there is something."""
+    """Nothing is delivered for hours, though there is something."""
     limit(Limits(rate="1/h burst 2"))(case)
     case.held += case.queue.pop(2, ack_ms=LONG_MS)
     case.before = contents(case.queue)

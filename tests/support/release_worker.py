@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import headwater
-from headwater.cli.verify.drive import _drain
+from headwater.cli.verify.drive import drain
 from headwater.cli.verify.workers import STREAM, Job, Notes, now_ms, roles
 
 
@@ -25,7 +25,7 @@ def work(job: Job) -> None:
 def finish(job: Job) -> None:
     """Read and acknowledge all that is left, and print the log."""
     with headwater.connect(job.url) as hw:
-        drained = _drain(hw, job, Notes(job.notes))
+        drained = drain(hw, job, Notes(job.notes))
         log = [
             (offset, value.decode())
             for batch in hw.stream(STREAM).scan()

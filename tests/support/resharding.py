@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headwater.timeline import Farm
 from headwater.timeline.farm.options import parse_farm
-from headwater.timeline.law import States, kept, merge
+from headwater.timeline.merging import States, kept, merge
 from headwater.timeline.pool.pool import Pool
 from headwater.timeline.resharding.resharder import Resharder
 from headwater.timeline.walker.walker import WalkProgress
 from tests.support.farms import Replica
 
 KEYS = [f"key-{n}" for n in range(60)]
+
+# A busy machine may take longer for an answer than farms wait by default.
+open_farm = partial(Farm.open, timeout_ms=30_000)
 
 
 def farm_of(replicas: list[Replica], text: str) -> str:

@@ -13,8 +13,15 @@ from typing import Any, cast
 import msgspec
 import redis
 
-import headwater
-from headwater import Delivery, InvalidInput, Message, ReusedSequence, StaleSequence, UnknownGroup
+from headwater import (
+    Delivery,
+    InvalidInput,
+    LeaseLost,
+    Message,
+    ReusedSequence,
+    StaleSequence,
+    UnknownGroup,
+)
 from headwater.inputs import deadline, needed_deadline, whole_ms
 from headwater.log.ack_arguments import ranges_of
 from headwater.queue.types import HeadedDelivery
@@ -22,12 +29,13 @@ from headwater.queue.types import HeadedDelivery
 _ERRORS: dict[str, Callable[[], Exception]] = {
     "STALE": lambda: StaleSequence("s", "p", 1, 2),
     "REUSED": lambda: ReusedSequence("s", "p", 1, 1, 1),
+    "LEASELOST": lambda: LeaseLost("c", 0, 1, None),
     "NOGROUP": lambda: UnknownGroup("s", "g"),
 }
 _PUSH_WORDS = {"delay_ms": "DELAY", "priority": "PRIORITY", "ttl_ms": "TTL"}
 
 
-class _Driver:
+class Driver:
     """An object of the library, of which some methods go through the door."""
 
     def __init__(self, direct: Any, client: Any) -> None:
@@ -45,20 +53,7 @@ class _Driver:
             raise _ERRORS.get(code, lambda: InvalidInput(text))() from None
 
 
-class DoorClient(_Driver):
-    """A client whose objects go through the door."""
-
-    def stream(self, name: str) -> Any:
-        return DoorStream(self._direct.stream(name), self._client)
-
-    def queue(self, name: str) -> Any:
-        return DoorQueue(self._direct.queue(name), self._client)
-
-    def ick(self, name: str) -> Any:
-        return DoorIck(self._direct.ick(name), self._client)
-
-
-class DoorStream(_Driver):
+class DoorStream(Driver):
     def write(self, tag: str, value: bytes, *, headers: Any = None) -> int:
         if headers is not None:
             return int(self._direct.write(tag, value, headers=headers))
@@ -95,7 +90,7 @@ class DoorStream(_Driver):
         return DoorGroup(direct, self._client, self._direct)
 
 
-class DoorGroup(_Driver):
+class DoorGroup(Driver):
     def __init__(self, direct: Any, client: Any, stream: Any) -> None:
         super().__init__(direct, client)
         self._stream_directly = stream
@@ -141,7 +136,7 @@ class DoorGroup(_Driver):
         return returned, gone
 
 
-class DoorQueue(_Driver):
+class DoorQueue(Driver):
     def push_many(self, values: list[bytes], **options: Any) -> list[str]:
         """Push values through the door; those with headers directly, in the same order."""
         headers = options.pop("headers", None) or [{}] * len(values)
@@ -169,7 +164,7 @@ class DoorQueue(_Driver):
                 value,
                 attempt,
                 (receipt or b"").decode(),
-                cast("Any", {name.decode(): each for name, each in _pairs(headers)}),
+                cast("Any", {name.decode(): each for name, each in pairs(headers)}),
             )
             for key, value, attempt, receipt, headers in found
         ]
@@ -188,14 +183,14 @@ class DoorQueue(_Driver):
         return self._settle("QEXTEND", [ack_ms], deliveries)
 
     def stats(self) -> Any:
-        shown = dict(_pairs(self._ask("QSTATS", self.name)))
+        shown = dict(pairs(self._ask("QSTATS", self.name)))
         facts = self._direct.stats()
         for name in ("ready", "delayed", "unacked", "dead", "damaged", "pushed", "popped", "acked"):
             assert shown[name.encode()] == getattr(facts, name)
         return facts
 
 
-class DoorIck(_Driver):
+class DoorIck(Driver):
     def add(self, scores: dict[str, float]) -> tuple[int, int]:
         if not scores:
             return cast("tuple[int, int]", self._direct.add(scores))
@@ -224,7 +219,7 @@ class DoorIck(_Driver):
         shown = self._ask("ICKSTATS", self.key)
         if shown is None:
             return None
-        facts = {name.decode(): value for name, value in _pairs(shown)}
+        facts = {name.decode(): value for name, value in pairs(shown)}
         numbers = {
             name: float(value) if name.endswith(("_min", "_max")) else value
             for name, value in facts.items()
@@ -236,13 +231,8 @@ class DoorIck(_Driver):
         return int(self._ask("ICKDEL", self.key))
 
 
-def _pairs(shown: Any) -> list[tuple[Any, Any]]:
+def pairs(shown: Any) -> list[tuple[Any, Any]]:
     """Return the pairs of a map, which RESP2 spells as a flat list."""
     if isinstance(shown, dict):
         return list(shown.items())
     return list(zip(shown[::2], shown[1::2], strict=True))
-
-
-def through_door(direct: headwater.Headwater, client: Any) -> Any:
-    """Return a client of the library whose objects go through the door."""
-    return DoorClient(direct, client)

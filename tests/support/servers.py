@@ -30,7 +30,7 @@ LEAST_REDIS = (7, 0)
 _GUARD = '"$@" </dev/null & server=$!; cat >/dev/null; kill -9 $server'
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait for a condition to come true and return what it gave; fail when it does not."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

@@ -18,7 +18,7 @@ from headwater.aio import AsyncTimedRunner
 from headwater.store.call import Operation
 from headwater.timed import job_streams
 from headwater.timed.states import JobRecord, decode_record
-from headwater.timed.steps import TimedStep
+from headwater.timed.transitions import TimedStep
 from tests.support.timed_checker import HistoryChecker, Moments, Note
 from tests.support.zygote import dying, serve
 

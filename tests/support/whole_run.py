@@ -23,11 +23,11 @@ from headwater.outbox import Outbox
 from headwater.testing import PrivateStore
 from headwater.timed.states import JobSpec
 from tests.support import whole_app
-from tests.support.apps import is_alive
 from tests.support.commands import PROGRAM
-from tests.support.order_law import overtaken
+from tests.support.order_rules import overtaken
 from tests.support.pages import ROOT
 from tests.support.postgres import Postgres
+from tests.support.processes import children, is_alive
 from tests.support.servers import until
 from tests.support.timed_checker import HistoryChecker
 from tests.support.timed_processes import JobHistory, every_moment, read_notes
@@ -85,8 +85,7 @@ class WholeRun:
         """Return the processes of the application that live, without the supervisor."""
         assert self._runner is not None
         parent = self._runner.pid
-        children = Path(f"/proc/{parent}/task/{parent}/children").read_text()
-        return [int(word) for word in children.split()]
+        return list(children(parent))
 
     def close(self) -> None:
         """Kill what is left."""

@@ -7,6 +7,7 @@ step so often that it is to die there, by kill -9. Other programs serve other ki
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -31,7 +32,7 @@ class Zygote:
             start_new_session=True,
         )
 
-    def start(self, db: str, store: str, **order: Any) -> int:
+    def start(self, db: str = "", store: str = "", **order: Any) -> int:
         """Start a process; ``step`` and ``times`` say where it dies. Returns its pid."""
         return self._order({"start": {"db": db, "store": store, **order}})
 
@@ -106,6 +107,8 @@ def serve(run: Callable[[dict[str, Any]], None]) -> None:
     """
     # A streamer may be told to stop before it is ready to hear it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    # What is imported stays, and no child has to look through it for garbage.
+    gc.freeze()
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console, RenderableType
@@ -17,9 +18,12 @@ from headwater.cli.top_view import (
 from headwater.log.ruler import GroupRuler, PendingRange
 from headwater.metrics.history import Point
 from headwater.metrics.sweeps import StoreSample
+from headwater.serve.console.pages.alarm_groups import gathered
 from headwater.serve.console.pages.alarms import alarms_of
 from headwater.serve.console.pages.lagging import lagging
 from headwater.serve.console.ruler import Segment, draw, window_of
+from headwater.store.checks import Finding
+from headwater.store.doctor import DoctorReport
 from headwater.views.overview import StreamGroup
 from tests.support.samples import group, stream
 
@@ -44,10 +48,65 @@ def test_the_overview_names_what_is_wrong_and_what_lags() -> None:
     assert "91.0 s" in shown
 
 
+def test_the_overview_says_what_a_crash_does_to_messages() -> None:
+    ok = Finding("persistence", "appendonly yes, appendfsync always", "ok")
+    weak = Finding("persistence", "fsync off; a crash loses messages", "fail", "set appendfsync")
+    for finding, said in (
+        (ok, "survives kill -9 and power loss"),
+        (weak, "a crash loses messages"),
+    ):
+        report = DoctorReport("here", (finding,), "")
+        shown = text_of(overview_picture(a_picture()._replace(report=report)))
+        assert f"durability {said}" in shown
+
+
+def test_alarms_of_one_kind_are_one_line_when_they_are_many() -> None:
+    groups = [StreamGroup(f"s{n}", group(1, 2, 5, 9000, 8000)) for n in range(30)]
+    groups[0] = groups[0]._replace(group=replace(groups[0].group, missed=7))
+    sample = StoreSample(100_000, [], groups)
+    found = gathered(alarms_of(sample, None, None, None))
+    assert [one.text for one in found] == [
+        "g of s0 missed 7 messages: they were evicted before it read them",
+        "30 groups have no member, and 150 messages wait for them",
+    ]
+    assert len(found[1].members) == 30
+    few = gathered(alarms_of(replace(sample, groups=groups[:3]), None, None, None))
+    assert len(few) == 4, "three of a kind are told apart"
+    shown = text_of(overview_picture(a_picture()._replace(alarms=found)))
+    assert "30 groups have no member" in shown
+
+
+@pytest.mark.parametrize(("width", "height"), [(200, 50), (120, 40), (80, 24), (60, 15), (50, 15)])
+def test_a_narrow_overview_leaves_out_columns_and_cuts_no_number(width: int, height: int) -> None:
+    groups = [StreamGroup("orders.of.europe", group(1, 1_234_567, 98_765_432, 9000, 8000))] * 9
+    sample = StoreSample(100_000, [stream(7)], groups)
+    alarms = alarms_of(sample, None, None, None)
+    where = "embedded:///home/somebody/projects/shop/backend/.headwater"
+    rows = [row._replace(name="send_confirmation_mail", dead=4321) for row in lagging(sample)]
+    top = TopPicture(where, sample, Point(12, 3, 98_765_432, 1_234_567), alarms, rows, {}, 0)
+    lines = text_of(overview_picture(top, width, height), width).splitlines()
+    assert len(lines) <= height
+    assert "/.headwater   sampled 0.0 s ago" in lines[0]
+    heading = next(line for line in lines if line.startswith("name ")).split()
+    chosen = next(line for line in lines if line.startswith("send_con")).split()
+    columns = ["name", "stream", "kind", "lag", "behind", "pending", "oldest", "dead"]
+    assert heading == {
+        60: ["name", "stream", "lag", "behind", "pending", "dead"],
+        50: ["name", "lag", "pending", "dead"],
+    }.get(width, columns if width == 80 else [*columns, "last", "2", "min"])
+    assert {"98,765,432", "1,234,567", "4,321"} <= set(chosen)
+    # Whatever is cut ends between two words: each number is as it was.
+    whole = set(text_of(overview_picture(top, 999), 999).split())
+    shown = {
+        word.rstrip("…") for line in lines if not line.startswith("and ") for word in line.split()
+    }
+    assert {word for word in shown if word[0].isdigit()} <= whole
+
+
 @pytest.mark.parametrize("chosen", [0, 50, 99])
 def test_the_chosen_row_is_on_the_screen(chosen: int) -> None:
     top = a_picture(100, chosen)._replace(alarms=())
-    shown = text_of(overview_picture(top, 20))
+    shown = text_of(overview_picture(top, height=20))
     assert len(shown.splitlines()) <= 20
 
 
@@ -82,4 +141,7 @@ def test_a_ruler_has_a_row_for_everybody_who_reads() -> None:
     shown = text_of(ruler_picture("s", picture, 122), 122)
     row = next(line for line in shown.splitlines() if line.startswith("g "))
     assert row.split()[1] == "✓" * 12 + "②" * 12 + "✓" * 12 + "·" * 24
-    assert "lag 40 · pending 20" in row
+    assert "lag 40 (1.0 s) · pending 20" in row
+    narrow = text_of(ruler_picture("s", picture, 50), 50).splitlines()
+    place = narrow.index("g  lag 40 (1.0 s) · pending 20")
+    assert narrow[place + 1] == "✓" * 10 + "②" * 10 + "✓" * 10 + "·" * 20

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 import typer
@@ -16,6 +17,8 @@ from typer.models import CommandInfo
 
 import headwater
 from headwater.cli import help_text, line_input, options, output, spark, timeline
+from headwater.cli.main import app
+from headwater.cli.narrowing import name_of, narrowed
 from headwater.errors import InvalidInput
 from headwater.timeline import Farm
 
@@ -37,7 +40,7 @@ def test_offsets_and_ranges_of_them() -> None:
     ],
 )
 def test_spans_of_time(word: str, ms: int) -> None:
-    assert options.duration_ms(word) == ms
+    assert options.duration_ms(word, "--option") == ms
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def test_spans_of_time(word: str, ms: int) -> None:
     ],
 )
 def test_sizes(word: str, size: int) -> None:
-    assert options.size_bytes(word) == size
+    assert options.size_bytes(word, "--option") == size
 
 
 def test_options_in_milliseconds_take_spans_of_time() -> None:
@@ -78,13 +81,13 @@ def test_values_that_look_like_numbers_stay_on_the_left(capsys: pytest.CaptureFi
 @pytest.mark.parametrize("word", ["", "-1d", "1y", "d", "1.5h"])
 def test_what_is_no_span_of_time_is_refused(word: str) -> None:
     with pytest.raises(typer.BadParameter):
-        options.duration_ms(word)
+        options.duration_ms(word, "--option")
 
 
 @pytest.mark.parametrize("word", ["", "-1", "1iB", "MB", "1.5MB", "1XB"])
 def test_what_is_no_size_is_refused(word: str) -> None:
     with pytest.raises(typer.BadParameter):
-        options.size_bytes(word)
+        options.size_bytes(word, "--option")
 
 
 def test_places_in_a_stream() -> None:
@@ -183,6 +186,37 @@ def test_help_waits_for_no_large_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def paths(group: typer.Typer, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for command in group.registered_commands:
+        yield (*before, name_of(command))
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        yield from paths(inner.typer_instance, (*before, str(inner.name)))
+
+
+def test_a_command_is_built_alone_and_is_the_same() -> None:
+    every = list(paths(app))
+    assert len(every) > 100
+    assert len(set(every)) == len(every)
+    for path in every:
+        assert list(paths(narrowed(app, [*path, "--json"]))) == [path]
+    assert list(paths(app)) == every, "the whole is as it was"
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--help",), ("--store", "stream", "queue", "list"), ("strem", "reed")]
+)
+def test_what_names_no_command_leaves_all(words: tuple[str, ...]) -> None:
+    assert narrowed(app, words) is app
+    inner = narrowed(app, ["stream", *words])
+    assert list(paths(inner)) == [path for path in paths(app) if path[0] == "stream"]
+
+
+def test_a_client_waits_for_no_function_of_arrow() -> None:
+    program = "import sys, headwater.client; sys.exit('pyarrow.compute' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 FARM_WORDS = {

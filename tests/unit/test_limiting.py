@@ -1,4 +1,4 @@
-"""Limits as they are given, spelled and stored; and the law by which tests judge them."""
+"""Limits as they are given, spelled and stored; and the rules by which tests judge them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import InvalidInput
 from headwater.limiting import NO_LIMITS, Limits, Rate
-from tests.support.limit_law import HandOut, faster_than, more_at_once
+from tests.support.limit_rules import Deliveries, faster_than, more_at_once
 
 COUNTS = st.none() | st.integers(1, 10**6)
 RATES = st.none() | st.builds(
@@ -53,9 +53,9 @@ def test_the_law_finds_handlers_beyond_a_limit() -> None:
     assert more_at_once([*notes[:2], "died q", "begin a 2 p 0.5", "begin a 9 q 0.6"], 2, 2) == []
 
 
-def test_the_law_finds_hand_outs_beyond_a_rate() -> None:
-    even = [HandOut(n / 10, n / 10, 1) for n in range(20)]
+def test_the_law_finds_deliveries_beyond_a_rate() -> None:
+    even = [Deliveries(n / 10, n / 10, 1) for n in range(20)]
     assert faster_than(even, 10, 1) == []
-    assert faster_than([*even, HandOut(1.0, 1.0, 1)], 10, 1) != []
-    assert faster_than([HandOut(0.0, 0.0, 3)], 10, 2) != []
-    assert faster_than([HandOut(0.0, 0.5, 3)], 10, 2) == [], "it may have been at any moment"
+    assert faster_than([*even, Deliveries(1.0, 1.0, 1)], 10, 1) != []
+    assert faster_than([Deliveries(0.0, 0.0, 3)], 10, 2) != []
+    assert faster_than([Deliveries(0.0, 0.5, 3)], 10, 2) == [], "it may have been at any moment"

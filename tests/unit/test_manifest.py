@@ -83,7 +83,7 @@ def test_gaps_are_exact_and_neighbours_are_one() -> None:
     assert [file.first for file in more.between(1, 61)] == [61]
 
 
-def test_of_two_that_go_on_from_one_version_one_wins(archive: Archive) -> None:
+def test_of_two_that_continue_from_one_version_one_wins(archive: Archive) -> None:
     archive.commit(first_version(100))
     with pytest.raises(ArchiveTaken, match="rides"):
         archive.commit(first_version(150))
@@ -161,7 +161,7 @@ def test_the_history_of_another_stream_is_refused() -> None:
         manifest.check_stream("here", created=7, last=99)
 
 
-def test_streams_of_any_name_lie_side_by_side(tmp_path: Path) -> None:
+def test_streams_of_any_name_are_side_by_side(tmp_path: Path) -> None:
     names = ["a", "a/0", "a%2F0", "..", "stream=a", "Straße:1", "x" * 200]
     for name in names:
         nothing = Manifest(stream=name, created=7)

@@ -27,11 +27,11 @@ def test_rates_are_those_between_samples_and_ages_those_of_the_messages() -> Non
     later = sample(
         NOW_MS + 2000, stream(300, r=201), group(91, 10, 210, NOW_MS - 500, NOW_MS + 1000)
     )
-    second = book.points(later, OutboxBacklog(7, 3.5, 40))
+    second = book.points(later, OutboxBacklog(7, 3.5, 40, 12.5))
     assert second["stream", "s"].in_per_s == 100
     assert second["group", "s", "g"] == Point(0, 20, 210, 2.5, 10, 1)
     assert second["reader", "s", "r"].lag == 100
-    assert second[OUTBOX] == Point(lag=7, lag_s=3.5)
+    assert second[OUTBOX] == Point(in_per_s=12.5, lag=7, lag_s=3.5)
     assert second[STORE] == Point(100, 20, 210, 2.5, 10, 1)
 
 

@@ -40,6 +40,25 @@ def test_every_query_of_the_dashboard_uses_labels_that_its_metric_has() -> None:
             assert used <= known, panel["title"]
 
 
+def test_no_metric_has_a_label_that_prometheus_gives_to_what_it_scrapes() -> None:
+    for family in FAMILIES.values():
+        assert not {"instance", "job"}.intersection(family.labels), family.name
+
+
+def test_every_alert_shows_labels_that_its_metric_has() -> None:
+    (group,) = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
+    for rule in group["rules"]:
+        known = {"instance"}.union(*(FAMILIES[name].labels for name in named_in(rule["expr"])))
+        for text in rule["annotations"].values():
+            assert set(re.findall(r"\$labels\.(\w+)", text)) <= known, rule["alert"]
+
+
+def test_what_every_server_of_a_store_says_is_not_added_up() -> None:
+    for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
+        for target in panel["targets"]:
+            assert not ("$store" in target["expr"] and "sum" in target["expr"]), panel["title"]
+
+
 def test_every_alert_has_an_expression_a_severity_and_a_cure() -> None:
     (group,) = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
     for rule in group["rules"]:

@@ -113,7 +113,7 @@ def test_a_batch_is_split_into_parts_of_the_size_of_a_node(rows: int, size: int)
         assert part.num_rows == 1 or part.nbytes <= NODE_BYTES + 20 * part.num_rows
 
 
-def test_a_tag_that_is_too_long_is_found_wherever_it_lies() -> None:
+def test_a_tag_that_is_too_long_is_found_wherever_it_is() -> None:
     chance = random.Random(11)
     refused = 0
     for _ in range(300):

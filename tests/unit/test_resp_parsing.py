@@ -88,11 +88,11 @@ def test_what_is_held_stays_within_the_limits(data: bytes) -> None:
         (b"*1\r\n$04\r\nPING\r\n", "invalid bulk length"),
         (b"*1\r\n$99999999999\r\n", "invalid bulk length"),
         (b"*1\r\n$" + b"1" * 40, "too big bulk count string"),
-        (b"*1\r\n$4\r\nPINGER\r\n", "expected CRLF behind a bulk string"),
+        (b"*1\r\n$4\r\nPINGER\r\n", "expected CRLF after a bulk string"),
         (b"x" * (64 << 10) + b"x", "too big inline request"),
         (b'SET "a\r\n', "unbalanced quotes in request"),
-        (b"POST / HTTP/1.1\r\n", "this is no HTTP server"),
-        (b"Host: here\r\n", "this is no HTTP server"),
+        (b"POST / HTTP/1.1\r\n", "this is not an HTTP server"),
+        (b"Host: here\r\n", "this is not an HTTP server"),
     ],
 )
 def test_what_is_no_command_is_refused_in_the_words_of_redis(data: bytes, fault: str) -> None:

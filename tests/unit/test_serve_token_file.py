@@ -15,6 +15,7 @@ from headwater.serve.http.messages import Refused
 from headwater.serve.listening import ListenAddress
 from headwater.serve.token_file import LOOK_S, TokenFile, add_token, read_entries, remove_token
 from headwater.serve.tokens import EVERYBODY, Grant, Scope
+from tests.support.servers import until
 
 ORDERS = {Scope.READ: ["*"], Scope.WRITE: ["orders-*", "a.b"], Scope.ADMIN: ["orders-test"]}
 
@@ -132,6 +133,26 @@ def test_a_new_token_of_the_same_holder_does_not_prolong_the_old_one(path: Path)
     assert not tokens.still(grant)
 
 
+def test_a_change_is_noticed_although_the_file_has_its_old_size_and_time(path: Path) -> None:
+    token = add_token(path, "billing", ORDERS)
+    clock = Clock()
+    tokens = TokenFile(path, clock)
+    before = path.stat()
+    changed = path.read_bytes().replace(b"orders-", b"others-")
+
+    def change() -> bool:
+        # As a copy does that keeps times; or a change of rights, after which it can be read.
+        path.write_bytes(changed)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return path.stat().st_ctime_ns != before.st_ctime_ns
+
+    until(change)
+    clock.now += LOOK_S
+    grant = tokens.find(token)
+    assert grant is not None
+    assert grant.allows(Scope.WRITE, "others-1")
+
+
 @pytest.mark.parametrize("spoilt", ["", "{", '{"tokens": [{"holder": "x"}]}', None])
 def test_a_file_that_is_spoilt_while_the_server_runs_changes_nothing(
     path: Path, spoilt: str | None, caplog: pytest.LogCaptureFixture
@@ -187,3 +208,13 @@ def test_two_programs_that_change_the_file_at_once_lose_nothing(path: Path) -> N
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert {entry.holder for entry in read_entries(path)} == {f"holder-{n}" for n in range(4)}
+
+
+@pytest.mark.parametrize("place", ["nowhere/tokens.json", "a-file/tokens.json"])
+def test_a_file_that_cannot_be_written_is_refused_with_a_cure(tmp_path: Path, place: str) -> None:
+    (tmp_path / "a-file").touch()
+    words = r"tokens\.json cannot be written \(.+\); use a file in a folder that you may write"
+    with pytest.raises(InvalidInput, match=words):
+        add_token(tmp_path / place, "billing", {Scope.READ: ["*"]})
+    with pytest.raises(InvalidInput, match=words):
+        remove_token(tmp_path / place, "billing")

@@ -27,8 +27,10 @@ def _nobody_named_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_only_archives_of_spark_are_taken_off_the_path(tmp_path: Path) -> None:
     pyspark = pytest.importorskip("pyspark")
-    archive = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
-    paths = [str(archive), str(tmp_path / "my lib"), str(tmp_path / "other.zip")]
+    home = Path(pyspark.__file__).parent
+    archives = [home / "python" / "lib" / "pyspark.zip", home / "jars" / "spark-core.jar"]
+    others = [tmp_path / "my lib", tmp_path / "other.zip", tmp_path / "other.jar"]
+    paths = [str(one) for one in (*archives, *others)]
     with fast_python():
         python = os.environ["PYSPARK_PYTHON"]
         assert os.environ["PYSPARK_DRIVER_PYTHON"] == python
@@ -39,7 +41,7 @@ def test_only_archives_of_spark_are_taken_off_the_path(tmp_path: Path) -> None:
             text=True,
             check=True,
         )
-    assert done.stdout.strip() == f"{sys.executable} {os.pathsep.join(paths[1:])}"
+    assert done.stdout.strip() == f"{sys.executable} {os.pathsep.join(paths[2:])}"
     assert {os.environ[name] for name in VARIABLES} == {sys.executable}
 
 

@@ -1,11 +1,11 @@
-"""What Roshi filled to its brim is safe under the law: no live element goes before its turn."""
+"""Data that Roshi filled to its limit is safe under the merge rule: no live element is lost."""
 
 from __future__ import annotations
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headwater.timeline.law import State, States, kept, merge, shown
+from headwater.timeline.merging import State, States, kept, merge, shown
 from tests.support.roshi import roshi_keeps
 
 MEMBERS = st.binary(min_size=1, max_size=1)
@@ -90,7 +90,7 @@ def test_merging_what_is_kept_is_commutative_associative_and_idempotent(
     three: list[tuple[bytes, State]],
     size: int,
 ) -> None:
-    """Whatever Roshi left: the copies need not obey this law before they are merged."""
+    """Whatever Roshi left: the copies need not obey this rule before they are merged."""
 
     def join(*states: States) -> States:
         return kept(merge(states), 2 * size)

@@ -31,6 +31,9 @@ class Engine:
         self.options |= {name: str(value) for name, value in options.items()}
         source = pickle.loads(pickle.dumps(HeadwaterSource(self.options)))
         reader = source.streamReader(source.schema())
+        if not isinstance(reader, StreamReader):
+            # It is refused: Spark learns why by its first question.
+            reader.initialOffset()
         assert isinstance(reader, StreamReader)
         self.reader = reader
         return reader

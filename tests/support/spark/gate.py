@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import Self
 
+from tests.support.processes import sockets
+
 
 class Gate:
     """Forwards a loopback port to a server's; at most one connection is ever held."""
@@ -44,7 +46,7 @@ class Gate:
         assert found, "the held connection is gone"
         for process in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                if process.name.isdecimal() and _has_socket(process, found[1]):
+                if process.name.isdecimal() and found[1] in sockets(int(process.name)):
                     return int(process.name)
         raise AssertionError("nobody has the held connection")
 
@@ -95,8 +97,3 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
             sink.sendall(data)
     with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_RDWR)
-
-
-def _has_socket(process: Path, inode: str) -> bool:
-    link = Path(f"socket:[{inode}]")
-    return any(each.readlink() == link for each in (process / "fd").iterdir())

@@ -1,4 +1,4 @@
-"""The law of order by tag, checked over the notes that handlers made themselves."""
+"""The rules of order by tag, checked over the records of handlers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def overtaken(notes: Iterable[str], tags: dict[int, str], buried: frozenset[int]) -> list[str]:
-    """Return what broke the law: a message began before one of its tag before it was done.
+    """Return what broke the rule: a message began before one of its tag before it was done.
 
     A note is "begin tag offset" or "done tag offset"; ``tags`` has all messages that were written.
     A message may begin again at any time; those that were buried need not be done.

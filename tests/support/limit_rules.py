@@ -1,4 +1,4 @@
-"""The law of limits, checked over what was seen of hand-outs and handlers."""
+"""The rules of limits, checked over the deliveries and handlers that were seen."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
-class HandOut(NamedTuple):
-    """Messages that were handed out at some moment between two others, in seconds."""
+class Deliveries(NamedTuple):
+    """Messages that were delivered at some moment between two others, in seconds."""
 
     after: float
     before: float
@@ -16,13 +16,13 @@ class HandOut(NamedTuple):
 
 
 def faster_than(
-    hand_outs: Sequence[HandOut], per_s: float, burst: int, ahead: int = 0
+    deliveries: Sequence[Deliveries], per_s: float, burst: int, ahead: int = 0
 ) -> list[str]:
-    """Return the spans of time in which more was handed out than a rate allows.
+    """Return the spans of time in which more was delivered than a rate allows.
 
-    ``ahead`` is how many may have been handed out before the span and be seen in it.
+    ``ahead`` is how many may have been delivered before the span and be seen in it.
     """
-    rows = sorted(hand_outs)
+    rows = sorted(deliveries)
     wrong = []
     for i, first in enumerate(rows):
         messages, end = 0, first.before

@@ -1,4 +1,4 @@
-"""The merge law: whatever the order, number and grouping of operations, one state comes of them."""
+"""The merge rule: any order, number and grouping of operations leads to the same state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.timeline.law import NO_HORIZON, State, States, behind, kept, merge, newest
+from headwater.timeline.merging import NO_HORIZON, State, States, behind, kept, merge, newest
 
 MEMBERS = st.sampled_from([b"", b"a", b"b", b"\xff", b"a\x00"])
 SCORES = st.one_of(

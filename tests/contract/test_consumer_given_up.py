@@ -1,0 +1,259 @@
+"""A message has its effect once, as itself or as a dead letter, whoever is killed or overtaken."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from headwater import NotCreated
+from headwater.outbox import Consumer, Outbox, write_reset
+from headwater.outbox import consumer_letters as letters_module
+from tests.support.consumers import Desk, drain, writes
+from tests.support.entries import entries
+
+SKIPS: dict[str, Any] = {"on_error": "skip", "attempts": 1, "backoff_ms": 0}
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class Fixable:
+    """A handler that fails on some offsets until they are taken out."""
+
+    def __init__(self, *places: int) -> None:
+        self.places = set(places)
+
+    def __call__(self, conn: sa.Connection, messages: list[Any]) -> None:
+        writes("c")(conn, messages)
+        if self.places & {message.offset for message in messages}:
+            raise ValueError("cannot handle it")
+
+
+def die_at(step: str, times: int = 1) -> Callable[[str], None]:
+    seen: list[str] = []
+
+    def die(at: str) -> None:
+        seen.append(at)
+        if at == step and seen.count(step) == times:
+            raise Killed
+
+    return die
+
+
+def other(desk: Desk, name: str) -> Consumer:
+    """Another process of the consumer, which handles everything: it does not wait for this one."""
+    return Consumer("c", name, desk.engine, desk.hw, Fixable(), **SKIPS)
+
+
+def noted(desk: Desk, name: str) -> list[int]:
+    """Return which messages count as given up."""
+    asked = sa.text("SELECT message_offset FROM headwater_given_up WHERE stream = :s ORDER BY 1")
+    with desk.engine.begin() as conn:
+        return list(conn.execute(asked, {"s": name}).scalars())
+
+
+def test_a_message_that_was_applied_after_all_is_not_redriven(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(4))
+    handler = Fixable(2, 3)
+    with pytest.raises(Killed):
+        drain(desk.consumer("c", name, handler, steps=die_at("buried"), **SKIPS))
+    handler.places = {3}
+    reader = desk.consumer("c", name, handler, **SKIPS)
+    drain(reader)
+    assert desk.effects("c") == [1, 2, 4]
+    assert [one.origin for one in reader.dead()] == [2, 3], "that of 2 was written before the kill"
+    assert noted(desk, name) == [3]
+    handler.places.clear()
+    assert reader.redrive() == (1, 0)
+    assert desk.effects("c") == [1, 2, 4, 3]
+    assert (reader.dead(), noted(desk, name)) == ([], [])
+
+
+def test_a_letter_waits_until_its_message_is_retried(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(4))
+    handler = Fixable(2, 3)
+    with pytest.raises(Killed):
+        drain(desk.consumer("c", name, handler, steps=die_at("buried", 2), **SKIPS))
+    fixed = desk.consumer("c", name, Fixable(), **SKIPS)
+    assert fixed.redrive() == (1, 0), "whether 3 is given up is not decided"
+    assert [one.origin for one in fixed.dead()] == [3]
+    assert fixed.redrive() == (0, 0)
+    drain(desk.consumer("c", name, handler, **SKIPS))
+    assert fixed.redrive() == (1, 0)
+    assert desk.effects("c") == [1, 2, 4, 3]
+    assert fixed.dead() == []
+
+
+def test_a_process_that_gives_up_what_another_has_applied_leaves_nothing_to_redrive(
+    desk: Desk, name: str
+) -> None:
+    desk.hw.stream(name).write_many(entries(3))
+
+    def overtake(at: str) -> None:
+        if at == "given up":
+            drain(other(desk, name))
+
+    slow = desk.consumer("c", name, Fixable(2), steps=overtake, **SKIPS)
+    drain(slow)
+    assert desk.effects("c") == [1, 2, 3]
+    assert [one.origin for one in slow.dead()] == [2]
+    assert desk.consumer("c", name, Fixable(), **SKIPS).redrive() == (0, 0)
+    assert desk.effects("c") == [1, 2, 3]
+    assert slow.dead() == []
+
+
+@pytest.mark.parametrize("step", ["given up", "buried"])
+def test_of_two_redrives_at_once_one_may_fail(desk: Desk, name: str, step: str) -> None:
+    desk.hw.stream(name).write_many(entries(3))
+    drain(desk.consumer("c", name, Fixable(2), **SKIPS))
+
+    def overtake(at: str) -> None:
+        if at == step:
+            assert other(desk, name).redrive().failed == 0
+
+    failing = desk.consumer("c", name, Fixable(2), steps=overtake, **SKIPS)
+    failing.redrive()
+    fixed = desk.consumer("c", name, Fixable(), **SKIPS)
+    while fixed.dead():
+        fixed.redrive()
+    assert desk.effects("c") == [1, 3, 2]
+    assert noted(desk, name) == []
+
+
+def test_a_message_that_is_given_up_again_after_a_seek_has_a_letter(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(3))
+    handler = Fixable(2)
+    reader = desk.consumer("c", name, handler, **SKIPS)
+    drain(reader)
+    handler.places.clear()
+    assert reader.redrive() == (1, 0)
+    handler.places = {2}
+    reader.seek(2)
+    drain(reader)
+    assert [one.origin for one in reader.dead()] == [2], "its first letter was handled and evicted"
+    handler.places.clear()
+    assert reader.redrive() == (1, 0)
+
+
+def test_a_redriven_letter_that_was_not_evicted_is_not_taken_for_that_of_a_later_failure(
+    desk: Desk, name: str
+) -> None:
+    desk.hw.stream(name).write_many(entries(3))
+    handler = Fixable(2)
+    drain(desk.consumer("c", name, handler, **SKIPS))
+    with pytest.raises(Killed):
+        desk.consumer("c", name, Fixable(), steps=die_at("committed"), **SKIPS).redrive()
+    reader = desk.consumer("c", name, handler, **SKIPS)
+    reader.seek(2)
+    drain(reader)
+    assert noted(desk, name) == [2]
+    handler.places.clear()
+    assert reader.redrive() == (1, 0)
+    assert reader.dead() == []
+
+
+def test_what_a_seek_has_handled_again_is_not_redriven(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(5))
+    handler = Fixable(2, 4)
+    reader = desk.consumer("c", name, handler, **SKIPS)
+    drain(reader)
+    handler.places.clear()
+    reader.seek(3)
+    assert noted(desk, name) == [2]
+    drain(reader)
+    assert reader.redrive() == (1, 0)
+    assert desk.effects("c") == [1, 3, 5, 3, 4, 5, 2]
+
+
+def test_what_a_reset_has_applied_again_is_not_redriven(desk: Desk, name: str) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(4))
+    handler = Fixable(1, 3)
+
+    def on_reset(conn: sa.Connection, _state: Any) -> None:
+        conn.execute(sa.text("DELETE FROM effects WHERE consumer = 'c'"))
+
+    reader = desk.consumer("c", name, handler, on_reset=on_reset, **SKIPS)
+    drain(reader)
+    handler.places.clear()
+    write_reset(stream, "c", 2, None)
+    drain(reader)
+    assert noted(desk, name) == [1]
+    assert reader.redrive() == (1, 0)
+    assert desk.effects("c") == [3, 4, 1]
+
+
+@pytest.mark.parametrize("again", ["seek", "reset"])
+def test_a_letter_is_redriven_if_its_message_was_evicted_and_cannot_be_handled_again(
+    desk: Desk, name: str, again: str
+) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(5))
+    handler = Fixable(2, 4)
+    options = {"on_gap": "skip", "on_reset": lambda _conn, _state: None, **SKIPS}
+    reader = desk.consumer("c", name, handler, **options)
+    drain(reader)
+    handler.places.clear()
+    stream.evict(3)
+    if again == "seek":
+        reader.seek(1)
+    else:
+        write_reset(stream, "c", 0, None)
+    drain(reader)
+    assert noted(desk, name) == [2]
+    assert reader.redrive() == (1, 0)
+    assert sorted(desk.effects("c")) == [1, 2, 3, 4, 5, 5]
+
+
+def test_a_consumer_that_is_removed_and_begins_again_gives_up_anew(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(3))
+    handler = Fixable(2)
+    drain(desk.consumer("c", name, handler, **SKIPS))
+    assert desk.consumer("c", name, handler, **SKIPS).remove()
+    handler.places.clear()
+    reader = desk.consumer("c", name, handler, **SKIPS)
+    drain(reader)
+    assert (reader.redrive(), noted(desk, name)) == ((0, 0), [])
+    assert desk.effects("c") == [1, 3, 1, 2, 3]
+
+
+def test_letters_of_an_older_release_count(
+    desk: Desk, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.hw.stream(name).write_many(entries(4))
+    handler = Fixable(2, 3)
+    reader = desk.consumer("c", name, handler, **SKIPS)
+    with monkeypatch.context() as older:
+        older.setattr(letters_module, "NOTED", "x-nothing")
+        drain(reader)
+    with desk.engine.begin() as conn:
+        conn.execute(sa.text("DELETE FROM headwater_given_up WHERE stream = :s"), {"s": name})
+    handler.places = {3}
+    assert reader.redrive() == (1, 1)
+    handler.places.clear()
+    assert reader.redrive() == (1, 0)
+    assert desk.effects("c") == [1, 4, 2, 3]
+
+
+def test_a_database_of_an_older_release_is_told_to_be_completed(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(3))
+    with desk.engine.begin() as conn:
+        conn.execute(sa.text("ALTER TABLE headwater_given_up RENAME TO set_aside"))
+    try:
+        with pytest.raises(NotCreated, match="headwater_given_up"):
+            desk.consumer("c", name, Fixable(2), **SKIPS).run_once()
+        assert desk.effects("c") == []
+        with desk.engine.begin() as conn:
+            conn.execute(sa.text("DROP TABLE set_aside"))
+        Outbox(desk.engine).create_all()
+    finally:
+        with contextlib.suppress(Exception):
+            Outbox(desk.engine).create_all()
+    reader = desk.consumer("c", name, Fixable(2), **SKIPS)
+    drain(reader)
+    assert noted(desk, name) == [2]

@@ -1,0 +1,35 @@
+"""A client of the library whose objects go through the RESP door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import headwater
+from tests.support.resp_driver import DoorIck, DoorQueue, DoorStream, Driver
+from tests.support.resp_topics import DoorChannel, DoorTopic
+
+
+class DoorClient(Driver):
+    """A client; what it has no object for goes to the store directly."""
+
+    def stream(self, name: str) -> Any:
+        return DoorStream(self._direct.stream(name), self._client)
+
+    def topic(self, name: str, partitions: int) -> Any:
+        assert self._ask("TPCREATE", name, partitions) == partitions
+        return DoorTopic(self._direct.topic(name, partitions), self._client)
+
+    def queue(self, name: str) -> Any:
+        return DoorQueue(self._direct.queue(name), self._client)
+
+    def ick(self, name: str) -> Any:
+        return DoorIck(self._direct.ick(name), self._client)
+
+    def ick_channel(self, name: str, *, lease_ms: int, **options: Any) -> Any:
+        direct = self._direct.ick_channel(name, lease_ms=lease_ms, **options)
+        return DoorChannel(direct, self._client, lease_ms)
+
+
+def through_door(direct: headwater.Headwater, client: Any) -> Any:
+    """Return a client of the library whose objects go through the door."""
+    return DoorClient(direct, client)

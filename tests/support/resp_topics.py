@@ -1,0 +1,170 @@
+"""Topics, groups over them, and channels of dirty lists through the RESP door.
+
+What the door has no command for goes to the store directly, as in ``resp_driver``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from headwater import Batch, TopicMessage
+from headwater.ick.types import Layout, Reserved
+from headwater.inputs import deadline, needed_deadline, whole_ms
+from headwater.log.ack_arguments import ranges_by_partition
+from headwater.log.types import HeadedTopicMessage, Placed, Redriven
+from tests.support.resp_driver import Driver, pairs
+
+
+class DoorTopic(Driver):
+    """A topic; its partitions are streams of the library."""
+
+    def write(self, tag: str, value: bytes, *, headers: Any = None) -> Placed:
+        if headers:
+            words = [word for pair in headers.items() for word in pair]
+            ((place, first, last),) = self._ask(
+                "TPWRITE", self.name, "HEADERS", len(headers), *words, "ENTRIES", tag, value
+            )
+            assert first == last
+            return Placed(place, first)
+        return Placed(*self._ask("TPWRITE", self.name, tag, value))
+
+    def write_many(self, rows: Iterable[Any], **options: Any) -> dict[int, range]:
+        rows = list(rows)
+        if any(len(row) == 3 and row[2] for row in rows):
+            found: dict[int, range] = self._direct.write_many(rows, **options)
+            return found
+        words: list[Any] = []
+        if "producer" in options:
+            words += ["PRODUCER", options["producer"], options["sequence"]]
+        flat = [part for row in rows for part in row[:2]]
+        written = self._ask("TPWRITE", self.name, *words, "ENTRIES", *flat)
+        return {place: range(first, last + 1) for place, first, last in written}
+
+    def group(self, name: str, **options: Any) -> Any:
+        return DoorTopicGroup(self._direct.group(name, **options), self._client)
+
+    def delete(self) -> bool:
+        return bool(self._ask("TPDEL", self.name))
+
+
+class DoorTopicGroup(Driver):
+    """A group over a topic; a read of nothing creates it, as it is set, in the store."""
+
+    def read(self, count: int, **terms: Any) -> list[TopicMessage]:
+        ack_ms = deadline(terms.pop("ack_ms", None), terms.pop("retry_ms", None))
+        expire_ms = terms.pop("expire_ms", None)
+        assert not terms
+        if not count:
+            taken: list[TopicMessage] = self._direct.read(0, ack_ms=ack_ms, expire_ms=expire_ms)
+            return taken
+        self._client.client_setname(self.member)
+        retry: list[Any] = []
+        if ack_ms is not None:
+            retry = ["RETRY", whole_ms(ack_ms), 0 if expire_ms is None else whole_ms(expire_ms)]
+        words = ["TPREAD", self.topic, self.name, count, *retry, "WITHATTEMPT", "WITHHEADERS"]
+        return [
+            HeadedTopicMessage(
+                place,
+                offset,
+                tag.decode(),
+                value,
+                0,
+                attempt,
+                cast("Any", {name.decode(): each for name, each in pairs(headers)}),
+            )
+            for place, offset, tag, value, attempt, headers in self._ask(*words)
+        ]
+
+    def _settle(self, command: str, before: list[Any], messages: tuple[Any, ...]) -> int:
+        words = [
+            f"{place}:{first}-{last}"
+            for place, ranges in ranges_by_partition(messages).items()
+            for first, last in ranges
+        ]
+        return int(self._ask(command, self.topic, self.name, *before, *words)) if words else 0
+
+    def ack(self, *messages: Any) -> int:
+        return self._settle("TPACK", [], messages)
+
+    def nack(self, *messages: Any, delay_ms: Any = 0) -> int:
+        return self._settle("TPNACK", ["DELAY", whole_ms(delay_ms)], messages)
+
+    def extend(self, *messages: Any, **terms: Any) -> int:
+        ack_ms = whole_ms(needed_deadline(terms.get("ack_ms"), terms.get("retry_ms")))
+        return self._settle("TPEXTEND", [ack_ms], messages)
+
+    def seek(self, position: Any) -> dict[int, int]:
+        if not isinstance(position, dict):
+            words = [str(position)]
+        elif not position:
+            moved: dict[int, int] = self._direct.seek(position)
+            return moved
+        else:
+            words = [f"{place}:{to}" for place, to in position.items()]
+        return dict(self._ask("TPSEEK", self.topic, self.name, *words))
+
+    def redrive(self, count: int) -> dict[int, Redriven]:
+        done = self._ask("TPREDRIVE", self.topic, self.name, "COUNT", count)
+        return {place: Redriven(returned, gone) for place, returned, gone in done}
+
+    def dead(self, count: int) -> Any:
+        letters = self._direct.dead(count)
+        shown = self._ask("TPDEAD", self.topic, self.name, "COUNT", count)
+        assert [row[:4] for row in shown] == [
+            [one.partition, one.origin, one.tag.encode(), one.value] for one in letters
+        ]
+        return letters
+
+
+class DoorChannel(Driver):
+    """A channel of dirty lists, for one consumer, which leases for as long as the model says."""
+
+    def __init__(self, direct: Any, client: Any, lease_ms: int) -> None:
+        super().__init__(direct, client)
+        self._lease_ms = lease_ms
+
+    def add(self, scores: dict[str, float], *, not_before: int | None = None) -> tuple[int, int]:
+        # A channel begins with the number of shards that its first user says.
+        if self._direct.stats() is None or not scores:
+            new, lowered = self._direct.add(scores, not_before=not_before)
+            return new, lowered
+        words = [] if not_before is None else ["NOTBEFORE", not_before]
+        words += [word for member, score in scores.items() for word in (repr(score), member)]
+        new, lowered = self._ask("CHADD", self.name, *words)
+        return new, lowered
+
+    def reserve(self, n: int) -> Batch:
+        found = self._ask("CHRESERVE", self.name, self.consumer, n, "RETRY", self._lease_ms)
+        if found is None:
+            return Batch(self.name)
+        lease, until_ms, rows = found
+        epoch, shard, token, _ = map(int, lease.split(b":"))
+        reserved = (
+            Reserved(member.decode(), float(score), int(made)) for member, score, made in rows
+        )
+        return Batch(self.name, epoch, shard, token, until_ms, tuple(reserved))
+
+    def _end(self, command: str, batch: Batch, members: tuple[str, ...]) -> int:
+        chosen = [row for row in batch if not members or row.member in members]
+        if not chosen:
+            return 0
+        lease = f"{batch.epoch}:{batch.shard}:{batch.token}:{self._lease_ms}"
+        words = [word for row in chosen for word in (row.generation, row.member)]
+        return int(self._ask(command, self.name, lease, *words))
+
+    def commit(self, batch: Batch, *members: str) -> int:
+        return self._end("CHCOMMIT", batch, members)
+
+    def release(self, batch: Batch, *members: str) -> int:
+        return self._end("CHRELEASE", batch, members)
+
+    def renew(self, batch: Batch, *, lease_ms: int) -> int:
+        lease = f"{batch.epoch}:{batch.shard}:{batch.token}:{self._lease_ms}"
+        return int(self._ask("CHRENEW", self.name, lease, "RETRY", lease_ms))
+
+    def reshard(self, shards: int) -> Layout:
+        done = {
+            name.decode(): value for name, value in pairs(self._ask("CHSHARDS", self.name, shards))
+        }
+        return Layout(done["shards"], bool(done["settled"]), done["leases"])
