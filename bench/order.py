@@ -9,23 +9,22 @@ import headwater
 from bench.harness import Pair, Row, interleave
 from headwater import Limits, Stream
 
-MESSAGES = 10_000
 TAGS = 1000
 BATCH = 1000
 # What a handler waits for: a database, another service.
 WAITS_S = 0.001
 
 
-def ordered_work(pair: Pair) -> list[Row]:
+def ordered_work(pair: Pair, messages: int) -> list[Row]:
     """Measure a worker that keeps the order of each tag against one that does not.
 
     With an empty handler all that is left is what the order itself costs.
     """
-    stream = _written(pair)
+    stream = _written(pair, messages)
     rows = []
     for title, count, threads, waits_s, least, aim in (
-        ("empty handler", MESSAGES, 1, 0.0, 0.5, 0.75),
-        ("handler of 1 ms in 8 threads", MESSAGES // 5, 8, WAITS_S, 0.5, 0.9),
+        ("empty handler", messages, 1, 0.0, 0.5, 0.75),
+        ("handler of 1 ms in 8 threads", messages // 5, 8, WAITS_S, 0.5, 0.9),
     ):
         figures = [
             Work(stream, pair, count, threads, waits_s, ordered=ordered).rate
@@ -38,16 +37,16 @@ def ordered_work(pair: Pair) -> list[Row]:
     return rows
 
 
-def limited_work(pair: Pair) -> list[Row]:
+def limited_work(pair: Pair, messages: int) -> list[Row]:
     """Measure a worker whose group has limits, which do not bind, against one without."""
-    stream = _written(pair)
-    in_all = Limits(max_in_flight=MESSAGES, rate="1000000/s burst 100000")
+    stream = _written(pair, messages)
+    in_all = Limits(max_in_flight=messages, rate="1000000/s burst 100000")
     per_key = Limits(max_in_flight_per_key=100, rate_per_key="10000/s burst 1000")
     rows = []
     for title, limits, count, threads, waits_s, least, aim in (
-        ("in all, empty handler", in_all, MESSAGES, 1, 0.0, 0.5, 0.8),
-        ("per key of 1,000, empty handler", per_key, MESSAGES, 1, 0.0, 0, 0),
-        ("per key, handler of 1 ms in 8 threads", per_key, MESSAGES // 5, 8, WAITS_S, 0.5, 0.9),
+        ("in all, empty handler", in_all, messages, 1, 0.0, 0.5, 0.8),
+        ("per key of 1,000, empty handler", per_key, messages, 1, 0.0, 0, 0),
+        ("per key, handler of 1 ms in 8 threads", per_key, messages // 5, 8, WAITS_S, 0.5, 0.9),
     ):
         figures = [
             Work(stream, pair, count, threads, waits_s, limits=each).rate for each in (limits, None)
@@ -59,10 +58,10 @@ def limited_work(pair: Pair) -> list[Row]:
     return rows
 
 
-def _written(pair: Pair) -> Stream:
+def _written(pair: Pair, messages: int) -> Stream:
     """Return a stream of messages whose tags come in no order, and again after a while."""
     stream = pair.ours.stream(pair.name())
-    for at in range(0, MESSAGES, BATCH):
+    for at in range(0, messages, BATCH):
         stream.write_many([(f"tag-{n * 7919 % TAGS}", b"x" * 130) for n in range(at, at + BATCH)])
     return stream
 

@@ -35,6 +35,7 @@ class Place:
     engine: sa.Engine
     native: redis.Redis
     rounds: int
+    rows: int
     hw: headwater.Headwater = field(init=False)
     outbox: Outbox[sa.Engine] = field(init=False)
     pairs: list[tuple[str, bytes]] = field(init=False)
@@ -43,7 +44,7 @@ class Place:
         self.hw = headwater.connect(socket_url(self.native))
         self.outbox = Outbox(self.engine)
         self.outbox.create_all()
-        self.pairs = events(ROWS)
+        self.pairs = events(self.rows)
         with self.engine.begin() as conn:
             conn.execute(sa.text("CREATE TABLE took (one int PRIMARY KEY, total bigint)"))
             conn.execute(sa.text("INSERT INTO took VALUES (1, 0)"))
@@ -53,9 +54,9 @@ class Place:
             conn.execute(sa.text(f"CREATE TABLE bare ({columns})"))
 
     def stage(self, rows: int, stream: str = "rides") -> None:
-        for at in range(0, rows, ROWS):
+        for at in range(0, rows, self.rows):
             with self.engine.begin() as conn:
-                self.outbox.stage_many(conn, stream, self.pairs[: min(ROWS, rows - at)])
+                self.outbox.stage_many(conn, stream, self.pairs[: min(self.rows, rows - at)])
 
     def fill_bare(self) -> None:
         with self.engine.begin() as conn:
@@ -64,7 +65,7 @@ class Place:
 
 
 @contextmanager
-def places(rounds: int) -> Iterator[list[Place]]:
+def places(rounds: int, rows: int) -> Iterator[list[Place]]:
     """Open SQLite and Postgres, both synced to disk at every commit, each with a store."""
     folder = postgres_folder()
     if folder is None:
@@ -76,8 +77,8 @@ def places(rounds: int) -> Iterator[list[Place]]:
     ):
         path = Path(files) / "app.db"
         yield [
-            Place("SQLite", sa.create_engine(f"sqlite:///{path}"), native, rounds),
-            Place("Postgres", sa.create_engine(postgres.database()), native, rounds),
+            Place("SQLite", sa.create_engine(f"sqlite:///{path}"), native, rounds, rows),
+            Place("Postgres", sa.create_engine(postgres.database()), native, rounds, rows),
         ]
 
 
@@ -98,7 +99,7 @@ def bare_loop(place: Place, each: Callable[[list[Any]], object]) -> Callable[[],
                     each(rows)
                     conn.execute(done, {"last": rows[-1].id})
 
-        return rate(ROWS, work)
+        return rate(place.rows, work)
 
     return run
 
@@ -107,8 +108,8 @@ def streamer_rate(place: Place) -> list[Row]:
     """Measure rows/s through the streamer."""
 
     def ours() -> float:
-        place.stage(ROWS)
-        return stream_all(place, ROWS)[-1]
+        place.stage(place.rows)
+        return stream_all(place, place.rows)[-1]
 
     def naive(rows: list[Any]) -> None:
         pipe = place.native.pipeline(transaction=True)
@@ -175,7 +176,7 @@ def add_up(conn: sa.Connection, messages: list[headwater.Message]) -> None:
 def consumer_rate(place: Place) -> Row:
     """Measure batches of 1000 through a consumer, against the transaction it cannot do without."""
     stream = place.hw.stream(f"consumed-{place.name}")
-    for at in range(0, ROWS, BATCH):
+    for at in range(0, place.rows, BATCH):
         stream.write_many(place.pairs[at : at + BATCH])
     names = itertools.count()
 
@@ -187,16 +188,16 @@ def consumer_rate(place: Place) -> Row:
             while consumer.run_once():
                 pass
 
-        return rate(ROWS // BATCH - 1, work)
+        return rate(place.rows // BATCH - 1, work)
 
     def bare() -> float:
         def work() -> None:
-            for at in range(1 + BATCH, ROWS, BATCH):
+            for at in range(1 + BATCH, place.rows, BATCH):
                 messages = [m for m in stream.read(at, BATCH) if m is not None]
                 with place.engine.begin() as conn:
                     add_up(conn, messages)
 
-        return rate(ROWS // BATCH - 1, work)
+        return rate(place.rows // BATCH - 1, work)
 
     a, b = interleave(ours, bare, place.rounds)
     name = f"{place.name}: consumer / read + bare transaction, batches of 1000 per s"
@@ -270,12 +271,12 @@ def drain(place: Place, rows: int) -> Row:
 def run(rounds: int, backlog: int) -> list[Row]:
     """Measure every row on SQLite and on Postgres."""
     rows: list[Row] = []
-    with places(rounds) as found:
+    with places(rounds, min(ROWS, backlog)) as found:
         for place in found:
             rows += streamer_rate(place)
             rows.append(stage_cost(place))
             rows.append(consumer_rate(place))
-            rows.append(trickle_latency(place, 200))
+            rows.append(trickle_latency(place, min(200, backlog // 250)))
             rows.append(drain(place, backlog))
             place.hw.close()
             place.engine.dispose()

@@ -126,7 +126,7 @@ def backlog(place: Place, count: int) -> list[Row]:
             place.rounds * 3,
         )
         name = f"pop of 50 with {count:,} delayed and {count:,} unacked {title} / none, us"
-        # What is due costs what it costs to hand out again; the backlog must not add to that.
+        # What is due costs what it costs to deliver again; the backlog must not add to that.
         least = 2 if due else 1.2
         aim = 1.2 if due else 1.1
         rows.append(Row.of(name, "off", a, b, least, aim, False))

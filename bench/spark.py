@@ -20,7 +20,7 @@ from bench.spark_sinks import Sinks
 from bench.spark_streams import StreamQueries
 from headwater.spark import session
 
-# What a row takes on the machine of the README: more rounds would tell little more of it.
+# What a row takes on the machine of docs/discussion/speed.md; more rounds would hardly change it.
 MOST_ROUNDS = 5
 TRICKLE_S = 15
 # Small queries until the JVM has compiled what plans and runs them; it goes on with that for long,

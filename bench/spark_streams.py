@@ -26,7 +26,11 @@ from bench.spark_rows import PART, SparkRows, read
 TRIGGER = "100 milliseconds"
 # A streaming query is many small ones for the JVM.
 _QUERIES = 0.2
-_TRICKLE = "Spark: micro-batch at a trickle / rate source, time"
+_TRICKLE = "Spark: micro-batch at a trickle / rate source in the same session, time"
+_AS_IT_COMES = "Spark: the same / rate source as Spark writes checkpoints, time"
+# Which class writes the files of checkpoints: ours is set for all queries of a session.
+_FILES = "fs.AbstractFileSystem.file.impl"
+_HADOOPS_FILES = "org.apache.hadoop.fs.local.LocalFs"
 
 
 class StreamQueries:
@@ -43,7 +47,8 @@ class StreamQueries:
         return [
             self._catch_up(f"Spark: catch up {count:,} / batch read", count, Goals(0.8, 0.95)),
             self._catch_up(f"Spark: the same, {part:,} at a time / batch read", part, SHOWN),
-            Planned(_TRICKLE, self.trickle),
+            Planned(_TRICKLE, lambda: self.trickle(_TRICKLE, None, Goals(1.1, 1.0))),
+            Planned(_AS_IT_COMES, lambda: self.trickle(_AS_IT_COMES, _HADOOPS_FILES, SHOWN)),
         ]
 
     def _catch_up(self, name: str, most: int, goals: Goals) -> Planned:
@@ -72,10 +77,16 @@ class StreamQueries:
 
         return Planned(name, measure)
 
-    def trickle(self) -> Row:
-        """Measure micro-batches of a few rows, against those of Spark's own rate source."""
+    def trickle(self, name: str, peers_files: str | None, goals: Goals) -> Row:
+        """Measure micro-batches of a few rows, against those of Spark's own rate source.
+
+        That is the one with rows for every trigger: the other has some each second, and a JVM that
+        rests between micro-batches is slower.
+        """
         stream = self.streams.hw.stream("trickle")
         stream.write("first", b"")
+        settings = self.streams.spark.conf
+        before = settings.get(_FILES) or _HADOOPS_FILES
 
         def ours() -> Effort:
             reader = self.streams.spark.readStream.format("headwater")
@@ -83,11 +94,18 @@ class StreamQueries:
                 return self.batches(reader.options(url=self.streams.url, stream="trickle").load())
 
         def peer() -> Effort:
-            reader = self.streams.spark.readStream.format("rate")
-            return self.batches(reader.option("rowsPerSecond", 100).load())
+            reader = self.streams.spark.readStream.format("rate-micro-batch")
+            settings.set(_FILES, peers_files or before)
+            try:
+                # The store has the same work.
+                with trickling(stream):
+                    return self.batches(reader.option("rowsPerBatch", 10).load())
+            finally:
+                settings.set(_FILES, before)
 
         ours()
-        return compare_times(_TRICKLE, ours, peer, min(self.streams.rounds, 3), Goals(1.1, 1.0))
+        peer()
+        return compare_times(name, ours, peer, min(self.streams.rounds, 3), goals)
 
     def batches(self, frame: DataFrame) -> Effort:
         """Return what a micro-batch takes, by the median, and in Spark's processes by the mean."""

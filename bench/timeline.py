@@ -158,11 +158,13 @@ class Line:
         return time.perf_counter() - self._begun
 
 
-def load(port: int, ask: Ask, seconds: float) -> tuple[float, float]:
+def load(
+    port: int, ask: Ask, seconds: float, connections: int = CONNECTIONS
+) -> tuple[float, float]:
     """Keep some connections busy; returns requests a second, and the p99 in milliseconds."""
     took: list[float] = []
     with selectors.DefaultSelector() as selector:
-        lines = [Line(port, ask) for _ in range(CONNECTIONS)]
+        lines = [Line(port, ask) for _ in range(connections)]
         for line in lines:
             selector.register(line.socket, selectors.EVENT_READ, line)
         begun = time.perf_counter()

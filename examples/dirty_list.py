@@ -2,7 +2,7 @@
 
 A group member feeds a channel from the tags of a stream; two consumers handle them. Each part may
 be killed and started again at any time: feeding is idempotent, and members that are not committed
-are handed out again.
+are reserved again.
 """
 
 from __future__ import annotations
