@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import headwater
+from headwater import instrument
 from headwater.ick.keys import CHANNELS, channel_key
 from headwater.log.keys import STREAMS, TOPICS, topic_key
 from headwater.queue.keys import QUEUES
@@ -18,6 +19,7 @@ from headwater.store.call import Call, Many, Operation
 from headwater.views import overview
 from tests.support.commands import run
 from tests.support.entries import entries
+from tests.support.instruments import Recorder
 from tests.support.round_trips import RoundTrips
 from tests.support.servers import Server
 from tests.support.stores import Stores
@@ -83,6 +85,27 @@ def test_what_is_removed_meanwhile_is_left_out(hw: headwater.Headwater, name: st
     stream.group("a").remove()
     (left,) = hw.store.run(overview.groups_of([facts]))
     assert (left.stream, left.group.name) == (name, "b")
+
+
+@pytest.mark.parametrize(("hw", "dial"), [("plain", "sync")], indirect=True)
+def test_channels_are_asked_for_by_two_calls_where_one_server_has_them_all(
+    hw: headwater.Headwater, name: str
+) -> None:
+    names = [f"{name}-{place}" for place in range(40)]
+    for place, one in enumerate(names):
+        hw.ick_channel(one, shards=8).add({f"m{place}": place, "other": 1})
+    hw.ick_channel(names[7]).reserve(1)
+    asked = [*names[:20], f"{name}-none", *names[20:]]
+    apart = hw.store.run(overview.some_channels(asked))
+    seen = Recorder()
+    with instrument.installed(seen):
+        together = hw.store.run(overview.some_channels(asked, apart=False))
+    assert [one.name for one in together] == names
+    assert [(one.ready, one.reserved) for one in together] == [
+        (one.ready, one.reserved) for one in apart
+    ]
+    # 320 shards are more than one call asks for.
+    assert [event.name for event in seen.events] == ["store.channels"] * 3
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from headwater.ick import channels, layout, single
+from headwater.ick import channels, inspecting, layout, single
 from headwater.ick.layout import ChannelHandle
 from headwater.ick.limits import Member, Scores
 from headwater.ick.single import IckHandle
@@ -101,11 +101,11 @@ class AsyncIckChannel:
 
     async def consumers(self) -> list[Lease]:
         """Return which consumer holds which shard until when."""
-        return await self._run(channels.consumers(self._handle))
+        return await self._run(inspecting.consumers(self._handle))
 
     async def stats(self) -> ChannelStats | None:
         """Return how many members are in each state; None when there is no channel."""
-        return await self._run(channels.stats(self._handle))
+        return await self._run(inspecting.stats(self._handle))
 
     async def scan(self, shard: int | None = None) -> AsyncIterator[Listed]:
         """Yield all members, or those of a shard, in no order; see IckChannel.scan."""

@@ -1,4 +1,4 @@
-"""The operations of a channel, without I/O: add, reserve, commit, release, renew, stats, scan.
+"""The operations of a channel, without I/O: add, reserve, commit, release, renew, scan.
 
 Every call on a shard may be sent again after a lost answer: an add folds, a reserve returns the
 same members to its holder, and a commit names the generation that it means.
@@ -7,8 +7,7 @@ same members to its holder, and a commit names the generation that it means.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable
 from typing import Any
 
 from headwater.errors import InvalidInput, LeaseLost
@@ -30,24 +29,19 @@ from headwater.ick.replies import (
     ReserveReply,
     ScanReply,
     SeenLayout,
-    facts_of,
     members_scanned,
     pairs_of,
 )
 from headwater.ick.types import (
     Added,
     Batch,
-    ChannelStats,
-    Lease,
     Listed,
     Place,
     Reserved,
-    ShardStats,
 )
 from headwater.inputs import LEASE, Duration, check_ms, to_ms
 from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
-from headwater.store.many import together
 
 PLACES: tuple[Place, ...] = ("ready", "later", "reserved")
 _SETS = {"ready": "ready", "later": "later", "reserved": "held"}
@@ -242,61 +236,6 @@ def _on_batch(
 def _lease_lost(handle: ChannelHandle, shard: int, token: int, refusal: Refusal) -> LeaseLost:
     holder = refusal.words[1] if len(refusal.words) > 1 else None
     return LeaseLost(handle.name, shard, token, holder)
-
-
-def stats(handle: ChannelHandle) -> Operation[ChannelStats | None]:
-    """Return the state of a channel and its shards; None when there is no channel."""
-    (found,) = yield from stats_of_many([handle])
-    return found
-
-
-def stats_of_many(handles: Sequence[ChannelHandle]) -> Operation[list[ChannelStats | None]]:
-    """Return the state of each of many channels, in a handful of round trips."""
-    views = yield from together(handle.look() for handle in handles)
-    asked = (
-        _shard(handle, epoch, shard)
-        for handle, view in zip(handles, views, strict=True)
-        if view is not None
-        for epoch, count in ((view.epoch, view.shards), (view.old_epoch, view.old_shards))
-        for shard in range(count)
-    )
-    shards = iter((yield from together(asked)))
-    return [
-        ChannelStats(
-            handle.name,
-            tuple(islice(shards, view.shards)),
-            tuple(islice(shards, view.old_shards)),
-        )
-        if view is not None
-        else None
-        for handle, view in zip(handles, views, strict=True)
-    ]
-
-
-def _shard(handle: ChannelHandle, epoch: int, shard: int) -> Operation[ShardStats]:
-    call = Call("hw_channel_shard", handle.shard_key(epoch, shard), read_only=True)
-    facts = facts_of((yield call))
-    facts["shard"] = shard
-    facts["closed"] = bool(facts["closed"])
-    facts["waited_ms"] = max(0, facts["now"] - facts["since"]) if facts["since"] else 0
-    facts["lease"] = _lease(facts) if facts["holder"] else None
-    return ShardStats(**{name: facts[name] for name in ShardStats._fields})
-
-
-def _lease(facts: dict[str, Any]) -> Lease:
-    until_ms = facts["until"]
-    left_ms = max(0, until_ms - facts["now"])
-    holder = facts["holder"].decode()
-    return Lease(facts["shard"], holder, facts["token"], until_ms, left_ms, facts["reserved"])
-
-
-def consumers(handle: ChannelHandle) -> Operation[list[Lease]]:
-    """Return the leases of all shards; one that has run out has 0 ms left and can be taken over."""
-    facts = yield from stats(handle)
-    if facts is None:
-        return []
-    every = (*facts.shards, *facts.left_behind)
-    return [shard.lease for shard in every if shard.lease is not None]
 
 
 def scan_page(

@@ -15,7 +15,9 @@ from headwater.store.presence import SeenProcess, all_processes
 
 # What is this young is returned as it is.
 _FRESH_S: Final = 10.0
-_EXAMINED_S: Final = 60.0
+# An examination is some hundred calls. What it says of lost messages changes with the fsync mode,
+# which is looked at with the facts.
+EXAMINED_S: Final = 600.0
 _SEEN_S: Final = 5.0
 _CHECKED_S: Final = 30.0
 _FIELD: Final = re.compile(rb"^(\w+):(.*?)\r?$", re.MULTILINE)
@@ -67,6 +69,8 @@ class StoreFacts:
                 facts = await self._ask()
             except (HeadwaterError, TimeoutError):
                 facts = None
+            if _promised(facts) != _promised(self._servers[1]):
+                self._examined_at = -float("inf")
             self._servers = (self._watch.clock(), facts)
         return facts
 
@@ -89,9 +93,10 @@ class StoreFacts:
     def report(self) -> DoctorReport | None:
         """Return what the doctor found last; None until the first examination is over.
 
-        Examines the store again beside that, when the last time is a minute ago.
+        Examines the store again beside that, when the last time is ten minutes ago, or the facts
+        that it depends on have changed since.
         """
-        if self._watch.clock() - self._examined_at > _EXAMINED_S and self._examining is None:
+        if self._watch.clock() - self._examined_at > EXAMINED_S and self._examining is None:
             self._examining = asyncio.create_task(self._examine())
         return self._report
 
@@ -132,6 +137,11 @@ class StoreFacts:
         except HeadwaterError:
             return None  # a managed server does not show it
         return max(map(_slow_call, _flat(slow)), default=None)
+
+
+def _promised(facts: ServerFacts | None) -> tuple[object, ...] | None:
+    """Return the facts that decide whether messages can be lost."""
+    return None if facts is None else (facts.version, facts.fsync, facts.replicas)
 
 
 def _flat(replies: Iterable[list[list[object]]]) -> list[list[object]]:

@@ -20,6 +20,7 @@ import redis
 from headwater.aio_client import AsyncHeadwater
 from headwater.errors import HeadwaterError, StoreError
 from headwater.ick.types import ChannelStats
+from headwater.log.replies import rows
 from headwater.log.types import StreamInfo
 from headwater.metrics.lag_clock import LagClock
 from headwater.queue.types import QueueStats
@@ -41,8 +42,8 @@ _GAP_S: Final = 0.25
 _PAUSE: Final = 5.0
 # While a request waits: this many calls in parallel, to decode some while others arrive.
 _SIDE_BY_SIDE: Final = 4
-# Names, channels, which cost a call for each shard, and queries of Spark, which cost some for each
-# stream, are asked for so often.
+# Names, channels, which cost a call for each shard on a cluster, and queries of Spark, which cost
+# some for each stream, are asked for so often.
 _SELDOM_S: Final = 10.0
 # A store that has not answered by then is down, although its client still tries.
 _PATIENCE_S: Final = 5.0
@@ -176,9 +177,8 @@ class StoreWatch:
         )
 
     def _look(self, streams: list[str], queues: list[str]) -> Operation[overview.StoreLook]:
-        if self.hw.store.kind == "cluster":
-            return overview.look_apart(streams, queues)
-        return overview.look_together(streams, queues)
+        look = overview.look_apart if self._is_apart else overview.look_together
+        return look(streams, queues)
 
     async def _known_names(self, *, gently: bool) -> tuple[list[str], list[str]]:
         listed_at, streams, queues = self._names
@@ -191,7 +191,8 @@ class StoreWatch:
     async def _known_channels(self, *, gently: bool) -> list[ChannelStats]:
         seen_at, channels = self._channels
         if not gently or self.clock() - seen_at > self._seldom_s:
-            channels = await self._ask(overview.all_channels(), gently=gently)
+            look = overview.all_channels(apart=self._is_apart)
+            channels = await self._ask(look, gently=gently)
             self._channels = (self.clock(), channels)
         return channels
 
@@ -201,6 +202,11 @@ class StoreWatch:
             queries = await self._ask(query_statuses(), gently=gently)
             self._queries = (self.clock(), queries)
         return queries
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether objects may be on different servers, so that no call is about two of them."""
+        return self.hw.store.kind == "cluster"
 
     @property
     def _seldom_s(self) -> float:
@@ -227,14 +233,14 @@ class StoreWatch:
     async def fsync_mode(self) -> str | None:
         """Return how often the store syncs; of several servers, the weakest; None if not known."""
         try:
-            enabled = await self.command("CONFIG", "GET", "appendonly")
-            policies = await self.command("CONFIG", "GET", "appendfsync")
+            replies = await self.command("CONFIG", "GET", "appendonly", "appendfsync")
         except (StoreError, TimeoutError):
             return None  # a managed server does not show it, and a slow one not in time
+        settings = [dict(rows(reply, 2)) for reply in replies]
         modes = {
-            policy[1].decode() if on[1] == b"yes" else "off"
-            for on, policy in zip(enabled, policies, strict=True)
-            if on and policy
+            one[b"appendfsync"].decode() if one[b"appendonly"] == b"yes" else "off"
+            for one in settings
+            if len(one) == 2
         }
         return next((mode for mode in _FSYNC_MODES if mode in modes), None)
 

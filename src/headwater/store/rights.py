@@ -19,7 +19,7 @@ from headwater.store.library import library, name_in_server
 KEYS = "~hw:*"
 _KEY = "hw:{doctor}"
 # What the client itself sends: to connect, to call, to block; then what a cluster needs as well.
-_SENT = (
+SENT = (
     *("client|setname", "client|id", "client|unblock"),
     *("info", "fcall", "fcall_ro", "function|load", "blpop", "xread"),
 )
@@ -47,7 +47,7 @@ def needed(cluster: bool) -> tuple[str, ...]:
     """Return every command that a user must be allowed to run, as access rules name them."""
     calls = re.findall(r"redis\.p?call\(\s*'([A-Z]+)'(?:,\s*'([A-Z]+)')?", library().source)
     inside = {"|".join(filter(None, words)).lower() for words in calls}
-    sent = (*_SENT, *(_SENT_TO_CLUSTER if cluster else ()))
+    sent = (*SENT, *(_SENT_TO_CLUSTER if cluster else ()))
     return (*sent, *sorted(inside.difference(sent)))
 
 
@@ -58,7 +58,7 @@ def rules(cluster: bool) -> str:
 
 def request(cluster: bool) -> tuple[Any, ...]:
     """Return the command that asks a server which of the needed rights its caller lacks."""
-    inside = [command for command in needed(cluster) if command not in (*_SENT, *_SENT_TO_CLUSTER)]
+    inside = [command for command in needed(cluster) if command not in (*SENT, *_SENT_TO_CLUSTER)]
     return ("FCALL", name_in_server("hw_rights"), 0, _KEY, *inside)
 
 

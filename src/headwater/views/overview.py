@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headwater.errors import UnknownGroup
-from headwater.ick import channels
+from headwater.ick.inspecting import stats_of_many as channel_stats_of_many
 from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels
 from headwater.ick.types import ChannelStats
 from headwater.log import grouping, reading
@@ -184,15 +184,18 @@ def some_queues(names: Iterable[str]) -> Operation[list[QueueStats]]:
     return (yield from together(map(inspecting.stats, handles)))
 
 
-def all_channels() -> Operation[list[ChannelStats]]:
-    """Return how every channel of dirty lists stands."""
-    return (yield from some_channels((yield from list_channels())))
+def all_channels(*, apart: bool = True) -> Operation[list[ChannelStats]]:
+    """Return how every channel of dirty lists stands; see some_channels."""
+    return (yield from some_channels((yield from list_channels()), apart=apart))
 
 
-def some_channels(names: Iterable[str]) -> Operation[list[ChannelStats]]:
-    """Return how the named channels stand, those of them that are there."""
+def some_channels(names: Iterable[str], *, apart: bool = True) -> Operation[list[ChannelStats]]:
+    """Return how the named channels stand, those of them that are there.
+
+    Unless they are ``apart``, as on a cluster, hundreds of them cost two calls.
+    """
     handles = [ChannelHandle(name, None, _NOBODY, LEASE_MS, set()) for name in names]
-    found = yield from channels.stats_of_many(handles)
+    found = yield from channel_stats_of_many(handles, apart=apart)
     return [facts for facts in found if facts is not None]
 
 

@@ -4,7 +4,7 @@
   ARGV   1 number of shards of a new channel
   Reply  { epoch, shards, old epoch or 0, old shards, phase }
 ]]
-local function channel_view(M)
+function looks.channel(M)
   local f = redis.call('HMGET', M, 'epoch', 'shards', 'old_epoch', 'old_shards', 'phase', 'format')
   check_format(f[6])
   if not f[1] then return nil end
@@ -19,10 +19,10 @@ end
 
 redis.register_function('hw_channel_open', function(keys, args)
   local M, shards = keys[1], args[1]
-  local view = channel_view(M)
+  local view = looks.channel(M)
   if view then return view end
   redis.call('HSET', M, 'epoch', next_epoch(0), 'shards', shards)
-  return channel_view(M)
+  return looks.channel(M)
 end)
 
 --[[
@@ -32,7 +32,7 @@ end)
 ]]
 redis.register_function{
   function_name = 'hw_channel_view',
-  callback = function(keys) return channel_view(keys[1]) end,
+  callback = function(keys) return looks.channel(keys[1]) end,
   flags = { 'no-writes' },
 }
 
@@ -47,7 +47,7 @@ redis.register_function{
   function_name = 'hw_channel_begin',
   callback = function(keys, args)
     local M, epoch, shards = keys[1], tonumber(args[1]), tonumber(args[2])
-    local view = channel_view(M)
+    local view = looks.channel(M)
     if not view then return nil end
     if view[1] ~= epoch or view[2] == shards then return view end
     if shards == 0 then
@@ -56,7 +56,7 @@ redis.register_function{
       redis.call('HSET', M, 'old_epoch', view[1], 'old_shards', view[2], 'phase', 'closing',
         'epoch', next_epoch(view[1]), 'shards', shards)
     end
-    return channel_view(M)
+    return looks.channel(M)
   end,
   flags = { 'allow-oom' },
 }
@@ -73,7 +73,7 @@ redis.register_function{
   function_name = 'hw_channel_advance',
   callback = function(keys, args)
     local M, epoch, phase, next_phase = keys[1], tonumber(args[1]), args[2], args[3]
-    local view = channel_view(M)
+    local view = looks.channel(M)
     if not view or view[1] ~= epoch or view[5] ~= phase then return 0 end
     if next_phase == 'gone' then
       redis.call('UNLINK', M)

@@ -5,21 +5,22 @@
          until (the lease), now, since (ms in which the longest waiting member became dirty, or 0),
          closed (1 when it is), added (members given to adds), entered (those that were not dirty before)
 ]]
+function looks.shard(S)
+  local shard = load_shard(S)
+  local counts = redis.call('HMGET', S, 'added', 'entered')
+  local oldest = redis.call('ZRANGE', S .. ':since', 0, 0, 'WITHSCORES')[2]
+  return {
+    'ready', redis.call('ZCARD', S .. ':ready'), 'later', redis.call('ZCARD', S .. ':later'),
+    'reserved', redis.call('ZCARD', S .. ':held'), 'token', shard.token, 'holder', shard.holder,
+    'until', shard.till, 'now', server_ms(), 'since', tonumber(oldest or 0),
+    'closed', shard.closed and 1 or 0,
+    'added', tonumber(counts[1] or 0), 'entered', tonumber(counts[2] or 0),
+  }
+end
+
 redis.register_function{
   function_name = 'hw_channel_shard',
-  callback = function(keys)
-    local S = keys[1]
-    local shard = load_shard(S)
-    local counts = redis.call('HMGET', S, 'added', 'entered')
-    local oldest = redis.call('ZRANGE', S .. ':since', 0, 0, 'WITHSCORES')[2]
-    return {
-      'ready', redis.call('ZCARD', S .. ':ready'), 'later', redis.call('ZCARD', S .. ':later'),
-      'reserved', redis.call('ZCARD', S .. ':held'), 'token', shard.token, 'holder', shard.holder,
-      'until', shard.till, 'now', server_ms(), 'since', tonumber(oldest or 0),
-      'closed', shard.closed and 1 or 0,
-      'added', tonumber(counts[1] or 0), 'entered', tonumber(counts[2] or 0),
-    }
-  end,
+  callback = function(keys) return looks.shard(keys[1]) end,
   flags = { 'no-writes' },
 }
 

@@ -29,3 +29,23 @@ redis.register_function{
   end,
   flags = { 'no-writes' },
 }
+
+--[[
+  hw_store_channels: get the layout of several channels, and the state of several shards, in one call; not for
+  a cluster, where they are in different slots.
+  KEYS   1.. the channels, then the shards
+  ARGV   1 how many of them are channels
+  Reply  { for each channel the reply of hw_channel_view, for each shard the reply of hw_channel_shard }
+]]
+redis.register_function{
+  function_name = 'hw_store_channels',
+  callback = function(keys, args)
+    local channels, reply = tonumber(args[1]), {}
+    for i, key in ipairs(keys) do
+      -- A reply ends before a nil, so that false says that there is no channel.
+      if i <= channels then reply[i] = looks.channel(key) or false else reply[i] = looks.shard(key) end
+    end
+    return reply
+  end,
+  flags = { 'no-writes' },
+}
