@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,13 +65,19 @@ def struck(out: str) -> dict[str, int]:
 
 @pytest.mark.fault
 def test_all_totals_agree_after_a_run_with_every_kind_of_fault(place: Path) -> None:
-    out = assert_agreed(start(place, "--rides", "200", "--seconds", "6", "--seed", "7"), place)
-    counts = struck(out)
-    assert set(counts) == set(Fault)
     certain = {Fault.CRASH, Fault.KILL, Fault.RESTART, Fault.DOUBLE_POST}
-    assert all(counts[fault] for fault in certain), counts
-    for victim in ("api", "streamer", "consumer0", "consumer1", "the store's server"):
-        assert f"kill -9 {victim}" in out
+    total: Counter[str] = Counter()
+    # One batch in ten ends in a crash: where the machine is slow, few large batches may miss it.
+    for seed in ("7", "8", "9"):
+        out = assert_agreed(start(place, "--rides", "200", "--seconds", "6", "--seed", seed), place)
+        counts = struck(out)
+        assert set(counts) == set(Fault)
+        for victim in ("api", "streamer", "consumer0", "consumer1", "the store's server"):
+            assert f"kill -9 {victim}" in out
+        total.update(counts)
+        if all(total[fault] for fault in certain):
+            return
+    pytest.fail(f"not every kind of fault has struck: {total}")
 
 
 @pytest.mark.long

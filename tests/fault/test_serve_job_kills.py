@@ -49,6 +49,7 @@ def states(port: int) -> list[dict[str, Any]]:
     return [*letters, *ask(port, "/v1/streams/from/replays")["replays"]]
 
 
+@pytest.mark.timeout(360)
 def test_jobs_of_a_killed_server_go_on_where_they_were() -> None:
     with Server(tcp=True, fsync="always") as store, headwater.connect(store.url) as hw:
         bury_all(hw)
@@ -78,7 +79,7 @@ def test_jobs_of_a_killed_server_go_on_where_they_were() -> None:
         hw.stream("from").write("t", b"after it was asked for")
         with serving(store.url) as (port, _):
             assert {one["state"] for one in states(port)} <= {"lost", "running"}
-            until(lambda: {one["state"] for one in states(port)} == {"done"}, 90)
+            until(lambda: {one["state"] for one in states(port)} == {"done"}, 240)
             looked = [one["looked"] for one in states(port) if "looked" in one]
         assert (group.info().dead, queue.stats().dead) == (5, 5), "only those that failed again"
         assert group.info().pending == LETTERS - 5

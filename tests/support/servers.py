@@ -33,9 +33,11 @@ _GUARD = '"$@" </dev/null & server=$!; cat >/dev/null; kill -9 $server'
 def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait for a condition to come true and return what it gave; fail when it does not."""
     deadline = time.monotonic() + seconds
+    # What takes long is looked at less often: a look may be a request that others wait for.
+    pauses_s = itertools.chain((0.002,) * 50, itertools.repeat(0.02))
     while not (found := condition()):
         assert time.monotonic() < deadline, f"did not come true in {seconds} s: {condition}"
-        time.sleep(0.002)
+        time.sleep(next(pauses_s))
     return found
 
 
