@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from headwater.errors import InvalidInput
 from headwater.serve.resp.commands import wrong_arity
-from headwater.serve.resp.faults import CommandRefused, syntax_error
+from headwater.serve.resp.faults import WrongArguments, syntax_error
 
 _MOST_DIGITS = 20
 
@@ -56,7 +56,7 @@ class Arguments:
         """Return for how long to wait; 0 is forever, as in Redis."""
         found = self.number()
         if found < 0:
-            raise CommandRefused("timeout is negative")
+            raise WrongArguments("timeout is negative")
         return found or math.inf
 
     def options(self) -> Iterator[str]:
@@ -101,7 +101,7 @@ def int_of(word: bytes) -> int:
     """Return an argument as a whole number."""
     digits = word[1:] if word[:1] == b"-" else word
     if not digits.isdigit() or len(word) > _MOST_DIGITS:
-        raise CommandRefused("value is not an integer or out of range")
+        raise WrongArguments("value is not an integer or out of range")
     return int(word)
 
 
@@ -110,9 +110,9 @@ def float_of(word: bytes) -> float:
     try:
         found = float(word)
     except ValueError:
-        raise CommandRefused("value is not a valid float") from None
+        raise WrongArguments("value is not a valid float") from None
     if math.isnan(found) or b"_" in word:
-        raise CommandRefused("value is not a valid float")
+        raise WrongArguments("value is not a valid float")
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from headwater.serve.resp.faults import CommandRefused
+from headwater.serve.resp.faults import CommandRefused, WrongArguments
 from headwater.serve.stream_writes import Entries
 from headwater.serve.tokens import Scope
 
@@ -78,9 +78,9 @@ def table_of(*parts: Iterable[RespCommand]) -> dict[bytes, RespCommand]:
     return found
 
 
-def wrong_arity(name: str) -> CommandRefused:
+def wrong_arity(name: str) -> WrongArguments:
     """Return the refusal of a command with too many or too few words, in the words of Redis."""
-    return CommandRefused(f"wrong number of arguments for '{name.lower()}' command")
+    return WrongArguments(f"wrong number of arguments for '{name.lower()}' command")
 
 
 def unknown_command(words: Words) -> CommandRefused:

@@ -23,7 +23,7 @@ from headwater.serve.resp.parsing import CommandParser
 from headwater.serve.resp.pipelining import gather_writes
 from headwater.serve.resp.replies import ErrorReply, encode_reply
 from headwater.serve.resp.session import NOT_KNOWN, RespSession
-from headwater.serve.resp.table import call_command, find_command
+from headwater.serve.resp.table import call_command, find_command, refusal
 
 # So many commands of one client are answered before others have their turn.
 _AT_ONCE: Final = 256
@@ -176,7 +176,7 @@ class RespConnection(asyncio.Protocol):
             command = find_command(words)
             found = call_command(command, session, words)
         except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
-            return encode_reply(error_reply(error), session.protocol)
+            return encode_reply(refusal(error, words), session.protocol)
         if command.scope is None:
             self._note_grant()
         if type(found) is Write:
@@ -184,7 +184,7 @@ class RespConnection(asyncio.Protocol):
             return None
         if isinstance(found, Coroutine):
             self._task = asyncio.get_running_loop().create_task(
-                self._finish_later(found, holds=not command.blocking)
+                self._finish_later(found, words, holds=not command.blocking)
             )
             return None
         return encode_reply(found, session.protocol)
@@ -198,7 +198,9 @@ class RespConnection(asyncio.Protocol):
         else:
             self._parser.limits = ANONYMOUS
 
-    async def _finish_later(self, work: Coroutine[Any, Any, Any], *, holds: bool) -> None:
+    async def _finish_later(
+        self, work: Coroutine[Any, Any, Any], words: list[bytes], *, holds: bool
+    ) -> None:
         """Answer when the work is done; it ``holds`` a connection to the store unless it waits."""
         session = self._session
         try:
@@ -213,7 +215,7 @@ class RespConnection(asyncio.Protocol):
             self._answer(b"" if session.may_go_on() else encode_reply(NOT_KNOWN, 2))
             raise
         except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
-            reply = encode_reply(error_reply(error), session.protocol)
+            reply = encode_reply(refusal(error, words), session.protocol)
         self._task = None
         self._answer(reply)
 

@@ -63,9 +63,13 @@ class CommandRefused(Exception):
         self.code = code
 
 
-def syntax_error() -> CommandRefused:
+class WrongArguments(CommandRefused):
+    """The arguments of a command do not fit it; the reply adds how the command is written."""
+
+
+def syntax_error() -> WrongArguments:
     """Return the refusal of arguments that make no sense, in the words of Redis."""
-    return CommandRefused("syntax error")
+    return WrongArguments("syntax error")
 
 
 def error_reply(error: BaseException) -> ErrorReply:

@@ -13,13 +13,14 @@ from headwater.serve.resp.commands import (
     unknown_command,
     wrong_arity,
 )
-from headwater.serve.resp.faults import CommandRefused
+from headwater.serve.resp.faults import CommandRefused, WrongArguments, error_reply
 from headwater.serve.resp.group_commands import GROUP_COMMANDS
 from headwater.serve.resp.handshake import HANDSHAKE
 from headwater.serve.resp.ick_commands import ICK_COMMANDS
 from headwater.serve.resp.introspection import Introspection
 from headwater.serve.resp.limit_commands import LIMIT_COMMANDS
 from headwater.serve.resp.queue_commands import QUEUE_COMMANDS
+from headwater.serve.resp.replies import ErrorReply
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.stream_commands import STREAM_COMMANDS
 from headwater.serve.resp.timeline_commands import TIMELINE_COMMANDS
@@ -61,3 +62,16 @@ def call_command(command: RespCommand, session: RespSession, words: Words) -> An
     session.last_command = command.name.lower()
     found = command.handler(session, words)
     return audited(session, command, words, found) if command.look is not None else found
+
+
+def refusal(error: BaseException, words: Words) -> ErrorReply:
+    """Return the reply to a command that failed.
+
+    Commands that Redis has are refused in its words to the letter, which clients compare. Those of
+    our own add how they are written when their arguments do not fit.
+    """
+    reply = error_reply(error)
+    command = COMMANDS.get(words[0].upper())
+    if command is None or not command.keys or not isinstance(error, WrongArguments):
+        return reply
+    return reply._replace(text=f"{reply.text}; write {command.name} {command.syntax}")
