@@ -103,6 +103,24 @@ def test_a_method_that_is_not_taken_is_answered_with_those_that_are(client: ApiC
     assert client.ask("PATCH", "/v1/queues/requests/pop", {}).headers["allow"] == "POST"
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "fields"),
+    [
+        (PATH, {"messages": []}, "tag, value, data, encoding, headers"),
+        (PATH, [{"value": "x"}, {"key": "x"}], "tag, value, data, encoding, headers"),
+        (PATH, b'{"value":"x"}\n{"key":"x"}\n', "tag, value, data, encoding, headers"),
+        ("/v1/streams/requests/evict", {"offset": 3}, "up_to, past_readers"),
+    ],
+)
+def test_a_field_that_is_not_known_is_refused_with_those_that_are(
+    client: ApiClient, path: str, body: Any, fields: str
+) -> None:
+    media = NDJSON if isinstance(body, bytes) else "application/json"
+    answer = client.ask("POST", path, body, media=media)
+    assert answer.status == 400
+    assert answer.body["detail"].endswith(f"; the fields are: {fields}")
+
+
 @pytest.mark.parametrize("path", [PATH, "/v1/queues/requests/messages"])
 @pytest.mark.parametrize("body", [{"value": {"km": 3}}, [{"value": "x"}, {"value": 3}]])
 def test_a_value_that_is_no_text_is_to_be_sent_as_data(

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Protocol
 import msgspec
 import pyarrow as pa
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.inspect import ListType, StructType, Type, UnionType, type_info
 
 from headwater.errors import InvalidInput
 from headwater.log.limits import MAX_BATCH_MESSAGES
@@ -87,11 +88,32 @@ def _decoded(text: str, encoding: Encoding | None) -> str | bytes:
 
 # What msgspec says where the value of a message is any other JSON than a text.
 _NOT_TEXT: Final = re.compile(r"Expected `str`, got .*\.value`$")
+# Of the object itself, or of one in a list: fields of an object inside have another path.
+_UNKNOWN_FIELD: Final = re.compile(r"Object contains unknown field `[^`]*`(?: - at `\$\[\d+\]`)?")
 
 
-def body_fault(error: Exception) -> str:
-    """Return what is wrong with a body, and with a value that is no text what helps."""
-    return f"{error}; send it as `data`" if _NOT_TEXT.match(str(error)) else str(error)
+def body_fault(error: Exception, kind: Any) -> str:
+    """Return what is wrong with a body of a kind, and what helps.
+
+    That is the field for a value that is no text, or the fields that there are.
+    """
+    if _NOT_TEXT.match(str(error)):
+        return f"{error}; send it as `data`"
+    if _UNKNOWN_FIELD.fullmatch(str(error)):
+        return f"{error}; the fields are: {', '.join(_fields_of(type_info(kind)))}"
+    return str(error)
+
+
+def _fields_of(kind: Type) -> list[str]:
+    """Return the fields of an object, of one of a list, or of those that a body may be."""
+    match kind:
+        case StructType():
+            return [one.encode_name for one in kind.fields]
+        case ListType():
+            return _fields_of(kind.item_type)
+        case UnionType():
+            return [*dict.fromkeys(name for one in kind.types for name in _fields_of(one))]
+    return []
 
 
 _read_line: Final = msgspec.json.Decoder(NewMessage)
@@ -109,7 +131,7 @@ def entries_of_lines(body: bytes | bytearray) -> list[Any]:
     try:
         found = _read_line.decode_lines(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"a line is not a message: {body_fault(error)}") from None
+        raise InvalidInput(f"a line is not a message: {body_fault(error, NewMessage)}") from None
     return [message.entry() for message in found]
 
 

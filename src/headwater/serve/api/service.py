@@ -198,7 +198,7 @@ class ApiService:
             # Without a body: the defaults of all fields.
             return self._decoders[route].decode(body or b"{}")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            wrong = body_fault(error)
+            wrong = body_fault(error, route.body)
             raise InvalidInput(f"the body is not what this request takes: {wrong}") from None
 
     async def _run(self, call: ApiCall, work: _Work, finish: Finish) -> None:
