@@ -12,7 +12,7 @@ import pytest
 from headwater import Headwater, Stream
 from tests.support.entries import entries, offsets, pairs
 from tests.support.servers import until
-from tests.support.waking import wake_ms
+from tests.support.waking import check_wakes
 from tests.support.watch import blocked
 
 LONG = 60_000
@@ -31,9 +31,10 @@ def test_a_write_wakes_a_blocked_reader_within_milliseconds(
         assert pairs(found) == entries(size)
         return offsets(found)
 
-    assert (
-        wake_ms(pool, wait, lambda: blocked(client), lambda: stream.write_many(entries(size))) < 50
-    )
+    def act() -> None:
+        stream.write_many(entries(size))
+
+    check_wakes(pool, wait, lambda: blocked(client), act, within_ms=50)
 
 
 def test_a_reader_waits_for_the_very_offset_it_asks_for(

@@ -17,6 +17,7 @@ from headwater.queue.popping import CALL_MESSAGES
 from headwater.store.call import Call, Request
 from tests.support.instruments import Recorder
 from tests.support.servers import Server, until
+from tests.support.waking import check_wakes
 from tests.support.watch import blocked
 
 Connect: TypeAlias = Callable[[str], Headwater]
@@ -59,21 +60,29 @@ def test_a_wait_that_is_over_gives_nothing(client: Headwater, name: str) -> None
     assert [d.value for d in queue.pop(block_ms=50)] == [b"v"]
 
 
-def test_a_blocked_pop_gets_what_comes_due_when_it_does(client: Headwater, name: str) -> None:
+def test_a_blocked_pop_gets_what_comes_due_when_it_does(
+    client: Headwater, name: str, pool: ThreadPoolExecutor
+) -> None:
     queue = client.queue(name)
-    queue.push(b"held")
-    (held,) = queue.pop(ack_ms=LONG_MS)
+    held: list[Delivery] = []
+
+    def wait() -> list[Delivery]:
+        held[:] = queue.pop(ack_ms=LONG_MS, block_ms=20_000)
+        return held
+
     for makes in (
         lambda: queue.push(b"v", delay_ms=100),
-        lambda: queue.nack(held, delay_ms=100),
+        lambda: queue.nack(*held, delay_ms=100),
     ):
-        waiting = begin(lambda: (queue.pop(block_ms=20_000), time.monotonic()))
-        until(lambda: queue.stats().waiting == 1)
-        makes()
-        begun = time.monotonic()
-        found, ended = waiting.result(20)
-        assert len(found) == 1
-        assert ended - begun < 0.9, "it did not wait for its next look"
+        # Its next look would come after a second.
+        check_wakes(
+            pool,
+            wait,
+            lambda: queue.stats().waiting == 1,
+            makes,
+            within_ms=600,
+            not_before_ms=99,
+        )
 
 
 def test_what_a_pop_that_may_wait_took_reaches_its_caller_when_the_store_then_fails(
@@ -117,18 +126,20 @@ def test_a_pop_that_waits_for_a_paused_queue_asks_no_more_often_than_for_an_empt
 
 
 def test_a_pop_that_waited_for_a_paused_queue_gets_what_comes_due_when_it_does(
-    client: Headwater, name: str
+    client: Headwater, name: str, pool: ThreadPoolExecutor
 ) -> None:
     queue = client.queue(name)
-    queue.push(b"v", delay_ms=SOON_MS)
-    queue.pause()
-    waiting = begin(lambda: (queue.pop(block_ms=20_000), time.monotonic()))
-    until(lambda: queue.stats().waiting == 1 and blocked(client) >= 1)
-    begun = time.monotonic()
-    queue.resume()
-    found, ended = waiting.result(20)
-    assert [delivery.value for delivery in found] == [b"v"]
-    assert ended - begun < 0.8, "it did not wait for its next look"
+
+    def wait() -> bool:
+        queue.push(b"v", delay_ms=SOON_MS)
+        queue.pause()
+        return [delivery.value for delivery in queue.pop(block_ms=20_000)] == [b"v"]
+
+    def ready() -> bool:
+        return queue.stats().waiting == 1 and blocked(client) >= 1
+
+    # Its next look would come after a second.
+    check_wakes(pool, wait, ready, queue.resume, within_ms=800)
 
 
 def test_who_waits_longest_is_served_first(connect: Connect, name: str) -> None:
