@@ -24,7 +24,7 @@ from pathlib import Path
 import headwater
 app = headwater.App()
 hoard = []
-@app.worker(queue="{queue}", name="{part}", timeout="500ms", backoff="10ms")
+@app.worker(queue="{queue}", name="{part}", timeout="4s", backoff="10ms")
 def work(job):
     if job.value == b"stuck" and job.attempt == 1:
         Path("stuck").write_text(str(os.getpid()))

@@ -97,9 +97,9 @@ def test_a_handler_may_take_longer_than_the_deadline(crew: Crew, queue: Queue) -
         seen.append(delivery.attempt)
         assert go_on.wait(20)
 
-    with at_work(crew.queue_worker(queue, handle, ack_ms=150)):
+    with at_work(crew.queue_worker(queue, handle, ack_ms=1500)):
         until(lambda: seen)
-        assert queue.pop(block_ms=500) == [], "it is still held"
+        assert queue.pop(block_ms=2000) == [], "it is still held"
         go_on.set()
         until(lambda: queue.stats().acked == 1)
     assert seen == [1]

@@ -111,14 +111,14 @@ def test_what_finds_no_free_place_runs_when_there_is_one(
 
 def test_an_attempt_that_takes_too_long_fails(live: Callable[[int], Live], name: str) -> None:
     runner = live(1)
-    runner.add(name, bool, timeout="50ms", max_attempts=1)
+    runner.add(name, bool, timeout="1s", max_attempts=1)
     runner.run_by_hand(name)
     runner.thread.start()
     until(lambda: runner.jobs.info(name).last is not None)
     last = runner.jobs.info(name).last
     assert last is not None
     assert last.outcome == "failed"
-    assert last.error.startswith("HandlerTimeout: the handler ran longer than 50 ms")
+    assert last.error.startswith("HandlerTimeout: the handler ran longer than 1000 ms")
     # Its place is free for the next one.
     runner.freed.set()
     runner.jobs.run(name)

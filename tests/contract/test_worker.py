@@ -151,7 +151,7 @@ def test_what_never_succeeds_becomes_a_dead_letter(
         if message.tag == "bad":
             raise RuntimeError("never")
 
-    worker = crew.worker(stream, refuses, backoff_ms=5, expire_ms=50, dead_letters=True)
+    worker = crew.worker(stream, refuses, backoff_ms=5, expire_ms=1500, dead_letters=True)
     with at_work(worker):
         until(all_done(group, 3))
         until(group.dead)
@@ -179,10 +179,10 @@ def test_a_message_is_kept_while_its_handler_takes_longer_than_its_retry_time(
 ) -> None:
     stream.write("t", b"v")
     gate = Gate()
-    with at_work(crew.worker(stream, gate, retry_ms=300)):
+    with at_work(crew.worker(stream, gate, retry_ms=1500)):
         until(lambda: gate.begun)
         # Another member waits for longer than the retry time, and is given nothing.
-        assert group.read(1, block_ms=900, retry_ms=300) == []
+        assert group.read(1, block_ms=2000, retry_ms=1500) == []
         gate.open()
         until(all_done(group, 1))
     assert [message.attempt for message in gate.begun] == [1]
@@ -211,14 +211,14 @@ def test_a_worker_that_stops_ends_what_it_began_and_returns_the_rest(
 ) -> None:
     stream.write_many(entries(2))
     gate = Gate()
-    worker = crew.worker(stream, gate, concurrency=1, retry_ms=300)
+    worker = crew.worker(stream, gate, concurrency=1, retry_ms=1500)
     with at_work(worker):
         until(lambda: gate.begun and group.info().next == 3)
         worker.stop()
         # Back with the group at once, and not kept from others, while the first is in hand.
         (again,) = group.read(1, block_ms=20_000, retry_ms=60_000)
         assert (again.offset, again.attempt) == (2, 1), "it was not tried"
-        assert group.read(1, block_ms=900, retry_ms=60_000) == []
+        assert group.read(1, block_ms=2000, retry_ms=60_000) == []
         gate.open()
     assert [message.offset for message in gate.begun] == [1]
     assert group.ack(1) == 0

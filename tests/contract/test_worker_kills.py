@@ -45,7 +45,7 @@ def test_a_worker_killed_after_its_last_failure_leaves_one_letter(
     assert zygote.wait(pid) == -signal.SIGKILL
     assert group.info().dead == 0
     handler = Refusing({"bad"})
-    with at_work(Worker(group, handler, max_attempts=2, backoff_ms=1, ack_ms=300)):
+    with at_work(Worker(group, handler, max_attempts=2, backoff_ms=1, ack_ms=1500)):
         until(lambda: all_done(group, 2)() and group.dead())
     assert handler.tries_of("bad") == [], "it had its attempts"
     (letter,) = group.dead()

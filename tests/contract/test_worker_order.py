@@ -74,7 +74,7 @@ def test_a_tag_waits_for_its_retry_and_continues_when_it_is_buried(crew: Crew, n
         if message.offset == 1:
             raise ValueError("never")
 
-    options: dict[str, Any] = {"ordered": True, "max_attempts": 3, "backoff_ms": 50}
+    options: dict[str, Any] = {"ordered": True, "max_attempts": 3, "backoff_ms": 200}
     worker = crew.worker(stream, handler, dead_letters=True, **options)
     with at_work(worker):
         until(all_done(stream.group("g"), 4))
@@ -92,7 +92,7 @@ def test_a_message_past_its_time_holds_its_tag_until_it_is_done(crew: Crew, name
         if (message.offset, message.attempt) == (1, 1):
             assert free.wait(60)
 
-    worker = crew.worker(stream, handler, ordered=True, timeout_ms=100, backoff_ms=1)
+    worker = crew.worker(stream, handler, ordered=True, timeout_ms=1500, backoff_ms=1)
     try:
         with at_work(worker):
             until(all_done(stream.group("g"), 3))

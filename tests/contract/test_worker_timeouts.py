@@ -49,7 +49,7 @@ def test_a_message_of_a_stuck_handler_is_retried_while_others_continue(
     stream.write("a", b"stuck")
     stream.write_many(entries(6))
     handler = StuckOnce()
-    worker = crew.worker(stream, handler, concurrency=1, timeout_ms=200, backoff_ms=1)
+    worker = crew.worker(stream, handler, concurrency=1, timeout_ms=1500, backoff_ms=1)
     try:
         with at_work(worker):
             until(all_done(stream.group("g"), 7))
@@ -140,10 +140,10 @@ def test_a_handler_may_take_many_deadlines_as_long_as_it_has_no_limit(
         begun.append(message.offset)
         assert free.wait(60)
 
-    with at_work(crew.worker(stream, handler, ack_ms=200, concurrency=4)):
+    with at_work(crew.worker(stream, handler, ack_ms=1200, concurrency=4)):
         until(lambda: len(begun) == 3)
         # Somebody else would get them as soon as a deadline is over.
-        assert stream.group("g").read(3, ack_ms=1000, block_ms=800) == []
+        assert stream.group("g").read(3, ack_ms=1000, block_ms=4000) == []
         free.set()
         until(all_done(stream.group("g"), 3))
     assert sorted(begun) == [1, 2, 3]

@@ -20,6 +20,16 @@ import headwater
 from headwater import Batch, aio
 from tests.support.zygote import dying, serve
 
+# Keeps the larger of the version that a member has and the one that is given.
+_RAISE = """
+for at = 1, #ARGV, 2 do
+  local known = tonumber(redis.call('HGET', KEYS[1], ARGV[at]) or -1)
+  if tonumber(ARGV[at + 1]) > known then
+    redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1])
+  end
+end
+"""
+
 
 class Table:
     """The rows of a channel, the index that follows them, and who was given what."""
@@ -36,13 +46,16 @@ class Table:
         self._redis.hset(f"rows:{self.name}", mapping=dict.fromkeys(members, version))
 
     def follow(self, batch: Batch, who: int) -> None:
-        """Bring the index up to date, and note under which token that was done."""
+        """Bring the index up to date, and note under which token that was done.
+
+        Who was stopped between reading and writing for longer than its lease puts nothing older
+        into the place of what the next holder wrote.
+        """
         members = [str(member) for member in batch.members]
         versions = self._redis.hmget(f"rows:{self.name}", members)
-        self._redis.hset(
-            f"index:{self.name}",
-            mapping=dict(zip(members, (version or 0 for version in versions), strict=True)),
-        )
+        pairs = zip(members, versions, strict=True)
+        words = [word for member, version in pairs for word in (member, version or 0)]
+        self._redis.eval(_RAISE, 1, f"index:{self.name}", *words)
         lease = f"{batch.epoch}/{batch.shard}/{batch.token}"
         self._redis.sadd(f"leases:{self.name}", f"{lease} {who}")
 

@@ -194,7 +194,7 @@ def fail(order: dict[str, Any]) -> None:
     setattr(*places[order["place"]])
     with headwater.connect(order["store"]) as hw:
         group = hw.stream(order["stream"]).group("g", dead_letters=True)
-        Worker(group, refuse, max_attempts=2, backoff_ms=1, ack_ms=300).run()
+        Worker(group, refuse, max_attempts=2, backoff_ms=1, ack_ms=1500).run()
 
 
 def run(order: dict[str, Any]) -> None:
