@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import psycopg
 from sqlalchemy import Engine, Pool, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import StaticPool
 
 from headwater.errors import InvalidInput, NotCreated
 from headwater.outbox.batches import StagedRow, StreamedBatch
@@ -247,6 +248,19 @@ class ConnectionSource:
         # A database in memory is only there on the engine's own connections.
         self._shared = is_in_memory(self.engine.url)
         self._pool: Pool = self.engine.pool if self._shared else self.engine.pool.recreate()
+
+    def check_own(self) -> None:
+        """Raise InvalidInput unless whoever opens a connection has it for itself.
+
+        A driver that is used by two threads on one connection mixes up their transactions, and may
+        crash the process.
+        """
+        if isinstance(self._pool, StaticPool):
+            raise InvalidInput(
+                f"the engine of {self.where} has one connection for all threads (StaticPool), "
+                "which a streamer that runs would use at the same time as those who stage; call "
+                "run_once where you stage, or use a database in a file"
+            )
 
     @contextmanager
     def open(self) -> Iterator[OutboxDatabase]:

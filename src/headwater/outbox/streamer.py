@@ -145,9 +145,11 @@ class Streamer:
 
         It retries during an outage of the database or the store, with growing pauses, and logs
         when the outage begins and when it is over; only at first, a database of which no server
-        answers is an error. Raises errors that do not pass by waiting. When it returns after
-        ``stop``, no batch is left half-way.
+        answers is an error. Raises errors that do not pass by waiting, and InvalidInput if the
+        engine has one connection for all threads. When it returns after ``stop``, no batch is left
+        half-way.
         """
+        self._source.check_own()
         with reporting(self._hw.store, self._report):
             self._run()
 
