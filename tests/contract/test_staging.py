@@ -73,9 +73,9 @@ def test_what_is_added_to_is_kept_from_then_on(client: Headwater, stream: Stream
     place = stream.stage(table(entries(3)), "a", keep_ms=DAY_MS)
     stream.stage(table(entries(3, 4)), "a", place=place, keep_ms=1)
     until(lambda: left_behind(client, stream.name) == set())
-    place = stream.stage(table(entries(3)), "b", keep_ms=300)
+    place = stream.stage(table(entries(3)), "b", keep_ms=1500)
     stream.stage(table(entries(3, 4)), "b", place=place, keep_ms=DAY_MS)
-    let_pass(client, 400)
+    let_pass(client, 1600)
     assert len(left_behind(client, stream.name)) == 1
 
 
