@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import headwater
 from headwater.outbox import Outbox
@@ -34,7 +34,7 @@ __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 gc.disable()
 
 # How long an example takes depends on what else the machine does.
-settings.register_profile("headwater", deadline=None)
+settings.register_profile("headwater", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headwater")
 
 STORES = ["embedded", "plain", "redis", pytest.param("cluster", marks=pytest.mark.cluster)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import socket
 import ssl
@@ -26,6 +27,7 @@ from tests.support.forwarder import Forwarder
 from tests.support.locked import SAFE_PASSWORD
 from tests.support.servers import Server, free_ports
 from tests.support.stores import Stores, works
+from tests.support.waking import check_quick
 
 Dial = Callable[[str | None], headwater.Headwater]
 
@@ -203,12 +205,16 @@ def test_a_server_that_is_not_there_is_said_at_once_if_asked_to(
     kind: str, dial_at_once: Dial
 ) -> None:
     url = unreachable()[kind]
-    begun = time.monotonic()
-    with pytest.raises(StoreUnreachable, match="check that the server runs") as caught:
-        dial_at_once(url)
+
+    def took_ms() -> float:
+        begun = time.monotonic()
+        with pytest.raises(StoreUnreachable, match="check that the server runs") as caught:
+            dial_at_once(url)
+        assert caught.value.where == url
+        return (time.monotonic() - begun) * 1000
+
     # How long it takes to find out that a name is unknown is not ours to decide.
-    assert time.monotonic() - begun < 2 or kind == "unknown host"
-    assert caught.value.where == url
+    check_quick(took_ms, math.inf if kind == "unknown host" else 2000)
 
 
 @contextlib.contextmanager
@@ -242,10 +248,13 @@ def test_a_server_of_another_protocol(dial: Dial) -> None:
 
 @pytest.mark.usefixtures("hurry")
 def test_a_server_that_never_answers(dial_at_once: Dial) -> None:
-    begun = time.monotonic()
-    with answering(None) as port, pytest.raises(StoreUnreachable, match="Timeout"):
-        dial_at_once(f"redis://127.0.0.1:{port}")
-    assert time.monotonic() - begun < 2
+    def took_ms() -> float:
+        begun = time.monotonic()
+        with answering(None) as port, pytest.raises(StoreUnreachable, match="Timeout"):
+            dial_at_once(f"redis://127.0.0.1:{port}")
+        return (time.monotonic() - begun) * 1000
+
+    check_quick(took_ms, 2000)
 
 
 def test_one_server_where_a_cluster_is_named(server: Server, dial: Dial) -> None:

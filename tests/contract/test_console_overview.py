@@ -6,7 +6,6 @@ import html
 import os
 import re
 import secrets
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,6 +27,7 @@ from tests.support.api import ApiServer
 from tests.support.console import EVIL
 from tests.support.samples import group, stream
 from tests.support.servers import Server, until
+from tests.support.waking import check_quick
 
 MANY = 10_000 if "HEADWATER_LONG" in os.environ else 700
 
@@ -125,14 +125,15 @@ def test_pages_ask_for_no_stream_however_many_look(busy: Busy) -> None:
 
 def test_the_page_of_many_streams_is_made_quickly(busy: Busy) -> None:
     shown(busy)
-    took = []
-    for _ in range(5):
+
+    def took_ms() -> float:
         began = time.perf_counter()
         shown(busy)
         shown(busy, "/streams")
-        took.append(time.perf_counter() - began)
-    # 0.3 s each is what is promised of 10,000; a busy machine may take longer once.
-    assert statistics.median(took) < 2 * 0.3
+        return (time.perf_counter() - began) * 1000
+
+    # 0.3 s each is what is promised of 10,000.
+    check_quick(took_ms, 2 * 300)
 
 
 def test_charts_are_renewed_from_the_history_of_the_store(busy: Busy) -> None:

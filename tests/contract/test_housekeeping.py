@@ -97,7 +97,7 @@ def test_what_expires_is_found_behind_any_number_of_messages_that_wait_for_a_ret
     group = stream.group("workers")
     for _ in range(2000):
         group.read(1, retry_ms=60_000)
-    group.read(100, retry_ms=300, expire_ms=300)
+    group.read(100, retry_ms=1500, expire_ms=1500)
     group.nack((1, 2000))
 
     until(lambda: client.keep(name)[0].expired == 100)

@@ -202,13 +202,13 @@ def test_a_part_of_a_bundle_may_be_acked_returned_or_held_for_longer(
 ) -> None:
     pushed = [b"%d" % i for i in range(LENGTH)]
     queue.push_many(pushed, ttl_ms=LONG_MS)
-    taken = queue.pop(LENGTH, ack_ms=500)
+    taken = queue.pop(LENGTH, ack_ms=1500)
     assert queue.ack(*taken[:3]) == 3
     assert queue.extend(*taken[3:6], ack_ms=LONG_MS) == 3
     assert queue.nack(taken[6]) == 1
     assert queue.release(taken[7]) == 1
     assert {item.expires_ms is None for item in queue.scan()} == {False}
-    let_pass(client, 500)
+    let_pass(client, 1500)
     again = queue.pop(LENGTH, ack_ms=LONG_MS)
     assert sorted((int(d.value), d.attempt) for d in again) == [
         (i, 1 if i == 7 else 2) for i in range(6, LENGTH)

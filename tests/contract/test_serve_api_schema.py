@@ -139,7 +139,7 @@ def ask(filled: Filled, operation: Any, mode: GenerationMode) -> Counter[int]:
     return statuses
 
 
-@pytest.mark.timeout(180 + 1200 * LONG)
+@pytest.mark.timeout(300 + 1200 * LONG)
 def test_every_answer_is_what_the_document_says(filled: Filled) -> None:
     statuses: Counter[int] = Counter()
     for found in SCHEMA.get_all_operations():

@@ -77,9 +77,9 @@ def test_what_a_publish_has_begun_with_stays_with_it(client: Headwater, stream: 
 def test_what_a_publish_has_begun_with_does_not_expire(client: Headwater, stream: Stream) -> None:
     for number in range(2):
         rows = table(entries(700, 1 + number * 700))
-        stream.stage(rows, f"t{number}", keep_ms=1000)
+        stream.stage(rows, f"t{number}", keep_ms=3000)
     begin(client, stream.name, "t0", "t1", sequence=1)
-    let_pass(client, 1100)
+    let_pass(client, 3100)
     stream.publish(producer="p", sequence=1)
     assert all_of(stream) == entries(1400)
 

@@ -19,7 +19,7 @@ Dial = Callable[[str | None], headwater.Headwater]
 HOUR_S = 3600
 # Each blocks for so long; how late it may end is a matter of the machine's load, too.
 BLOCK_MS = 3000
-LATE_S = 3.0
+LATE_S = 15.0
 
 
 @pytest.fixture(scope="module")

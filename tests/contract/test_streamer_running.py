@@ -50,7 +50,7 @@ def test_a_commit_wakes_the_streamer_at_once(
     with streaming(streamer):
         for count in range(1, 6):
             books.commit_one(engine, "a")
-            until(lambda: books.arrived(hw) == count, seconds=5)  # noqa: B023  called at once
+            until(lambda: books.arrived(hw) == count)  # noqa: B023  called at once
         until(lambda: streamer.progress.leading)
 
 

@@ -19,7 +19,7 @@ from tests.support.servers import until
 from tests.support.whole_run import WholeRun
 
 LONG = int(os.environ.get("HEADWATER_LONG", "0"))
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(120 + 120 * LONG)]
+pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(300 + 120 * LONG)]
 STEPS = [
     *(("in_order", step) for step in ("first", "middle", "last")),
     *(("from_queue", step) for step in ("first", "last")),

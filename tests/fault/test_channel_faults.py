@@ -89,7 +89,7 @@ def test_a_consumer_may_die_at_any_step(
         assert crew.end(last) == 0
 
 
-@pytest.mark.timeout(120 + 60 * LONG)
+@pytest.mark.timeout(300 + 60 * LONG)
 def test_consumers_server_and_layout_may_go_and_come_at_any_time(zygote: Zygote, name: str) -> None:
     print(f"HEADWATER_SEED={SEED}")
     chance = random.Random(SEED)

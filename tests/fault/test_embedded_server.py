@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,20 +14,24 @@ from headwater.store import embedded, launch, supervisor
 from headwater.store.embedded import EmbeddedServer
 from tests.support.embedded import User, client, lay_out, linux_only, pid_of
 from tests.support.processes import sockets
+from tests.support.waking import check_quick
 
 pytestmark = pytest.mark.fault
 
 
 def test_a_server_starts_from_nothing_in_under_a_second(directory: Path) -> None:
-    times = []
-    for attempt in range(3):
-        fresh = directory.with_name(f"fresh-{attempt}")
+    attempts = count()
+
+    def took_ms() -> float:
+        fresh = directory.with_name(f"fresh-{next(attempts)}")
         begin = time.perf_counter()
         server = EmbeddedServer.open(fresh)
-        times.append(time.perf_counter() - begin)
+        took = (time.perf_counter() - begin) * 1000
         server.close()
         embedded.stop(fresh)
-    assert min(times) < 1.0
+        return took
+
+    check_quick(took_ms, 1000)
 
 
 def test_open_creates_a_private_directory_with_a_durable_server_in_it(directory: Path) -> None:

@@ -101,7 +101,7 @@ def choose_another_grave(case: GroupCase) -> None:
 
 def retain(case: GroupCase) -> None:
     case.over |= {1}
-    case.stream.retain(max_count=4, max_idle_ms=1000)
+    case.stream.retain(max_count=4, max_idle_ms=60_000)
 
 
 CASES: dict[str, tuple[Deed, Deed]] = {

@@ -34,7 +34,7 @@ SEED = int(os.environ.get("HEADWATER_SEED") or secrets.randbits(32))
 LONG = int(os.environ.get("HEADWATER_LONG") or 1)
 
 
-@pytest.mark.timeout(120 + 120 * LONG)
+@pytest.mark.timeout(300 + 120 * LONG)
 @pytest.mark.parametrize(
     ("writers", "members", "kills"),
     [(3, 3, 8), (2, 4, 5), pytest.param(8, 8, 0, marks=pytest.mark.long)],

@@ -204,7 +204,7 @@ def test_a_farm_that_was_cut_in_two_is_one_again(
     """Each side writes where it can; the newest operation on each member is what is left."""
     direct = [f"127.0.0.1:{server.port}" for server in servers]
     with Forwarder(servers[2].port) as way:
-        left = open_(f"{direct[0]};{direct[1]};127.0.0.1:{way.port}", timeout_ms=500)
+        left = open_(f"{direct[0]};{direct[1]};127.0.0.1:{way.port}", timeout_ms=5000)
         right = open_(direct[2])
         left.insert([("k", 1, "a"), ("k", 1, "b"), ("k", 1, "c")])
         left.settle()

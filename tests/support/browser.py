@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 PHONE: ViewportSize = {"width": 390, "height": 844}
 WIDE: ViewportSize = {"width": 1280, "height": 900}
+# For whatever a page is waited for: a browser is many processes, and a busy machine runs few.
+PATIENCE_MS = 120_000
 
 
 @contextlib.contextmanager
@@ -31,7 +33,9 @@ def open_browser() -> Iterator[Browser]:
             for one in chromiums():
                 try:
                     browser = playwright.chromium.launch(
-                        executable_path=one.program, env={**os.environ, **one.environment}
+                        executable_path=one.program,
+                        env={**os.environ, **one.environment},
+                        timeout=PATIENCE_MS,
                     )
                 except Error as error:
                     reasons.append(f"{one.program} does not start: {error.message.splitlines()[0]}")
@@ -55,6 +59,7 @@ class Tab:
         self.address = address
         self.faults: list[str] = []
         self._context = browser.new_context(**{"viewport": WIDE, "locale": "en-GB", **options})
+        self._context.set_default_timeout(PATIENCE_MS)
         self.page: Page = self._context.new_page()
         self.page.on("console", lambda said: self._note(said.type == "error", said.text))
         self.page.on("pageerror", lambda error: self._note(True, str(error)))

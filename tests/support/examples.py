@@ -22,7 +22,7 @@ everywhere = pytest.mark.parametrize(
     ],
     indirect=True,
 )
-patient = pytest.mark.timeout(120 + EXAMPLES)
+patient = pytest.mark.timeout(300 + EXAMPLES)
 MODEL_SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=40,

@@ -251,7 +251,7 @@ def forgotten(case: GroupCase) -> None:
     has_read(case)
     case.raw("DEL", f"{case.group_key}:members")
     case.raw("HSET", case.group_key, "created", 1)
-    case.stream.retain(max_count=4, max_idle_ms=1000)
+    case.stream.retain(max_count=4, max_idle_ms=60_000)
     case.over |= set(range(1, 9))
 
 
