@@ -252,7 +252,7 @@ def test_what_is_not_done_at_the_end_of_a_drain_is_returned_at_once(
     @app.worker(queue=name, concurrency=2, ack_ms="10m")
     def stuck(_: Delivery) -> None:
         begun.release()
-        release.wait(30)
+        release.wait(60)
 
     @app.worker(queue=f"{name}-a", concurrency=2, ack_ms="10m")
     async def stuck_async(_: Delivery) -> None:
@@ -262,12 +262,12 @@ def test_what_is_not_done_at_the_end_of_a_drain_is_returned_at_once(
     @app.worker(stream=name, group="g", concurrency=2, ack_ms="10m")
     def stuck_in_group(_: Message) -> None:
         begun.release()
-        release.wait(30)
+        release.wait(60)
 
     @app.worker(stream=f"{name}-o", group="g", concurrency=2, ack_ms="10m", ordered=True)
     def stuck_in_order(_: Message) -> None:
         begun.release()
-        release.wait(30)
+        release.wait(60)
 
     queues = hw.queue(name), hw.queue(f"{name}-a")
     for queue in queues:
@@ -276,7 +276,7 @@ def test_what_is_not_done_at_the_end_of_a_drain_is_returned_at_once(
     hw.stream(f"{name}-o").write_many([(f"t{n % 2}", b"%d" % n) for n in range(5)])
     app.start()
     for _ in range(8):
-        assert begun.acquire(timeout=20)
+        assert begun.acquire(timeout=60)
     assert app.stop(drain=0) > 0
     try:
         for queue in queues:

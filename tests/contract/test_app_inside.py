@@ -29,7 +29,7 @@ class Inside:
         @self.app.worker(queue=name, ack_ms="10m")
         def in_thread(job: Delivery) -> None:
             self.begun.append(threading.current_thread())
-            self._go.wait(30)
+            self._go.wait(60)
             self.done.append(job.value)
 
         @self.app.worker(queue=f"{name}-a", ack_ms="10m")

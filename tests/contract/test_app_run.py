@@ -31,7 +31,7 @@ class Running:
     def __init__(self, app: NotingApp, program: RunningProgram) -> None:
         self.app = app
         self.program = program
-        found = until(lambda: re.search(r"metrics on (http://[\d.:]+)/metrics", program.log()), 40)
+        found = until(lambda: re.search(r"metrics on (http://[\d.:]+)/metrics", program.log()), 60)
         self.url = found[1]
 
     def get(self, path: str) -> tuple[int, str]:
@@ -63,7 +63,7 @@ def running(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_all_parts_run_in_all_processes(running: Running) -> None:
-    until(lambda: running.get("/readyz") == (200, "ok\n"), 40)
+    until(lambda: running.get("/readyz") == (200, "ok\n"), 60)
     assert running.get("/healthz") == (200, "ok\n")
 
 
@@ -71,7 +71,7 @@ def test_metrics_are_the_sum_of_all_processes(running: Running) -> None:
     total = len(VALUES) + 1
     for part in PARTS:
         until(lambda: running.metric(f'headwater_part_done_total{{part="{part}"}}') == total)  # noqa: B023
-    until(lambda: running.get("/readyz")[0] == 200, 40)
+    until(lambda: running.get("/readyz")[0] == 200, 60)
     expected = {"keep": 1, "queue_async": 1, **dict.fromkeys(PARTS[:4], 2)}
     for part, processes in expected.items():
         assert running.metric(f'headwater_part_processes{{part="{part}"}}') == processes
@@ -101,12 +101,12 @@ def test_log_lines_name_part_object_and_message(running: Running) -> None:
 def test_the_counts_of_a_process_stay_when_it_is_killed(running: Running) -> None:
     done = 'headwater_part_done_total{part="queue_async"}'
     # A process reports about once a second; what it did since then is not known.
-    until(lambda: running.metric(done) == len(VALUES) + 1, 40)
+    until(lambda: running.metric(done) == len(VALUES) + 1, 60)
     victim = next(note.process for note in running.app.notes() if note.part == "queue_async")
     os.kill(victim, signal.SIGKILL)
     metric = 'headwater_part_restarts_total{part="queue_async"}'
-    until(lambda: running.metric(metric) == 1, 40)
-    until(lambda: running.get("/readyz")[0] == 200, 40)
+    until(lambda: running.metric(metric) == 1, 60)
+    until(lambda: running.get("/readyz")[0] == 200, 60)
     assert running.metric(done) == len(VALUES) + 1
     assert not is_alive(victim)
     died = next(r for r in running.records() if "was killed" in r["message"])

@@ -49,7 +49,7 @@ def test_a_reader_waits_for_the_very_offset_it_asks_for(
         until(lambda: blocked(client))
         assert not reader.done()
     stream.write_many(rows[102:110])
-    assert pairs(reader.result(20)) == rows[102 : 102 + len(reader.result())]
+    assert pairs(reader.result(60)) == rows[102 : 102 + len(reader.result())]
     assert reader.result()
 
 
@@ -60,7 +60,7 @@ def test_a_batch_wakes_a_reader_that_waits_for_its_middle(
     reader = pool.submit(stream.read, size // 2, 5, block_ms=LONG)
     until(lambda: blocked(client))
     stream.write_many(entries(size))
-    assert pairs(reader.result(20)) == entries(size)[size // 2 - 1 : size // 2 + 4]
+    assert pairs(reader.result(60)) == entries(size)[size // 2 - 1 : size // 2 + 4]
 
 
 def test_a_reader_may_wait_before_the_stream_exists(
@@ -69,7 +69,7 @@ def test_a_reader_may_wait_before_the_stream_exists(
     reader = pool.submit(stream.read, 1, 5, block_ms=math.inf)
     until(lambda: blocked(client))
     stream.write("a", b"1")
-    assert pairs(reader.result(20)) == [("a", b"1")]
+    assert pairs(reader.result(60)) == [("a", b"1")]
 
 
 def test_a_reader_that_waits_in_vain_gets_nothing_when_its_time_is_up(stream: Stream) -> None:
@@ -112,4 +112,4 @@ def test_who_follows_the_end_misses_nothing(stream: Stream, pool: ThreadPoolExec
         written = stream.write_many(entries(size, written + 1)).stop - 1
         if place % 5 == 0:
             stream.seal()
-    assert pairs(follower.result(30)) == entries(len(follower.result()))
+    assert pairs(follower.result(60)) == entries(len(follower.result()))

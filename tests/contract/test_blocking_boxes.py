@@ -51,7 +51,7 @@ def test_what_a_blocked_member_has_is_pending_at_once(
         assert stream.write("a", b"%d" % n, backlog=1) == n
         info = group.info()
         assert (info.ack_offset, info.pending, info.next) == (1, n, n + 1)
-    assert sorted(offsets([each for member in members for each in member.result(20)])) == [1, 2, 3]
+    assert sorted(offsets([each for member in members for each in member.result(60)])) == [1, 2, 3]
     assert group.ack(2) == 1
     assert group.nack(1) == 1
     assert offsets(group.read(2, retry_ms=LONG)) == [1]

@@ -82,7 +82,7 @@ def test_it_streams_until_it_is_asked_to_stop(
         until(lambda: hw.stream(name).info().last == 2501)
         until(lambda: outbox.status().streaming)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     lines = out.splitlines()
     assert lines[-1] == "streamed 2501 rows"
@@ -116,7 +116,7 @@ def test_on_a_terminal_it_shows_a_live_view(
         until(lambda: hw.stream(name).info().last == 1234)
         until(lambda: shows(b"1234 rows"))
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         with contextlib.suppress(OSError):
             until(lambda: shows(b"streamed 1234 rows"))
     finally:
@@ -144,7 +144,7 @@ def test_an_outage_is_one_line_and_its_end_another(
         assert "works again" in process.stderr.readline()
         until(lambda: hw.stream(name).info().last == 2)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     assert out.splitlines()[-1] == "streamed 2 rows"
 

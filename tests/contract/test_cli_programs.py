@@ -47,7 +47,7 @@ def test_the_tail_follows_until_it_is_interrupted(url: str, hw: Headwater, name:
             stream.write("tag", f"new-{n}")
             assert json.loads(line_of(process))["value"] == f"new-{n}"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")
 
 
@@ -70,7 +70,7 @@ def test_typing_into_a_write_is_left_alone(url: str, hw: Headwater, name: str) -
     with subprocess.Popen(words, stdin=there, stdout=there, stderr=there) as process:
         os.close(there)
         os.write(here, b"one\n\x04")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
         screen = os.read(here, 10_000).decode()
     os.close(here)
     assert "\x1b" not in screen, "nothing is drawn over what is typed"
@@ -101,7 +101,7 @@ def test_a_reader_that_stops_listening_is_no_fault(url: str, hw: Headwater, name
         assert line_of(process)
         assert process.stdout is not None
         process.stdout.close()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
         assert process.stderr is not None
         assert process.stderr.read() == ""
 
@@ -164,7 +164,7 @@ def test_many_housekeepers_work_at_once_and_end_when_told(
             process.send_signal(number)
             assert process.stdout is not None
             lines += process.stdout.read().splitlines()
-            assert process.wait(timeout=20) == 0
+            assert process.wait(timeout=60) == 0
     changes = [json.loads(line) for line in lines]
     first_offset, last = stream.info().first, stream.info().last
     assert sum(row["count"] for row in changes if row["change"] == "evicted") == first_offset - 1
@@ -242,7 +242,7 @@ def test_only_an_embedded_store_is_started_by_hand() -> None:
 def test_the_demo_ends_by_itself_with_every_claim_true(tmp_path: Path) -> None:
     home = Path(tempfile.mkdtemp(prefix="hw-demo-"))
     with running(None, "demo", "--messages", "2000", env={"TMPDIR": str(home)}) as process:
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     rows = [line.split() for line in out.splitlines() if line.startswith(("yes", "NO"))]
     assert len(rows) == 18
@@ -268,7 +268,7 @@ def test_the_demo_ends_by_itself_with_every_claim_true(tmp_path: Path) -> None:
 def test_the_demo_runs_on_a_store_that_it_is_given(stores: Stores) -> None:
     url = stores.url("plain")
     with running(None, "--store", url, "demo", "--messages", "1000") as process:
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     assert "the server is not ours to kill" in out
     with headwater.connect(url) as hw:
@@ -312,7 +312,7 @@ main()
 
 def test_an_interrupt_while_it_loads_prints_nothing() -> None:
     words = [sys.executable, "-c", INTERRUPTED_WHILE_IT_LOADS]
-    done = subprocess.run(words, capture_output=True, check=False, timeout=30)
+    done = subprocess.run(words, capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
@@ -320,7 +320,7 @@ def test_output_that_finds_no_room_is_one_line_with_the_cure() -> None:
     words = [sys.executable, "-m", "headwater", "--version"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            words, stdout=full, stderr=subprocess.PIPE, check=False, timeout=30, text=True
+            words, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60, text=True
         )
     assert (done.returncode, done.stderr) == (
         1,

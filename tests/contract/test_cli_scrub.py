@@ -110,7 +110,7 @@ def test_an_interrupted_scrub_reports_what_it_has_seen(server: Server) -> None:
         before = _reads(raw)
         until(lambda: _reads(raw) > before + 30)
         running.send_signal(signal.SIGINT)
-        out, _ = running.communicate(timeout=30)
+        out, _ = running.communicate(timeout=60)
         assert running.returncode == 130
         assert b"stopped before the end" in out
 

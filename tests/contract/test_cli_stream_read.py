@@ -194,6 +194,6 @@ def test_the_tail_ends_when_nobody_reads_it_any_more(hw_stream: StreamCommands, 
         process.stdout.close()
         if more:
             hw_stream.stream.write("tag", b"value")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""

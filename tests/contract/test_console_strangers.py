@@ -29,7 +29,7 @@ def api(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ap
 
 def head(port: int, *lines: str) -> bytes:
     """Send the head of a request, and return the first line of what is answered."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as sent:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sent:
         sent.sendall("\r\n".join([*lines, "Host: x", "", ""]).encode())
         return sent.makefile("rb").readline()
 
@@ -40,7 +40,7 @@ def test_the_root_leads_to_the_console(api: ApiServer) -> None:
 
 def test_who_asks_for_the_form_stays_anonymous(api: ApiServer) -> None:
     """The oldest of too many anonymous connections is closed, whatever it has asked for."""
-    with socket.create_connection(("127.0.0.1", api.port), timeout=30) as oldest:
+    with socket.create_connection(("127.0.0.1", api.port), timeout=60) as oldest:
         oldest.sendall(f"GET {SIGN_IN} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         answered = oldest.makefile("rb")
         assert b" 401 " in answered.readline()

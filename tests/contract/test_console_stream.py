@@ -223,7 +223,7 @@ def test_a_message_is_written_as_it_was_typed(browser: ApiClient, hw: Headwater,
 
 def events(port: int, path: str, count: int) -> list[str]:
     """Return the first events of a feed."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", path)
     reply = connection.getresponse()
     assert reply.status == 200
@@ -262,7 +262,7 @@ def test_hostile_places_are_refused_and_not_followed(
     assert browser.get(f"/console/streams/{name}?{urlencode({'where': '=' * 3000})}").status == 400
     assert "Replay a range" in shown(browser, f"/streams/{name}/replay")
     path = f"/console/streams/{name}/tail/events?from={'9' * 15}"
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60)
     connection.request("GET", path, headers={"Last-Event-ID": "9" * 5000})
     assert connection.getresponse().status == 200
     connection.close()

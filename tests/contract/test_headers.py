@@ -133,10 +133,10 @@ def test_a_blocked_member_gets_headers(stream: Stream, pool: ThreadPoolExecutor)
         waiting = pool.submit(group.read, 1, block_ms=20_000, retry_ms=FAR)
         wait_for_members(group, 1)
         stream.write("t", b"value", headers=given)
-        assert as_rows(waiting.result(20)) == [("t", b"value", given)]
+        assert as_rows(waiting.result(60)) == [("t", b"value", given)]
     reading = pool.submit(stream.read, 3, 1, block_ms=20_000)
     stream.write("t", b"value", headers={"b": b"2"})
-    assert as_rows(reading.result(20)) == [("t", b"value", {"b": b"2"})]
+    assert as_rows(reading.result(60)) == [("t", b"value", {"b": b"2"})]
 
 
 def test_dead_letters_keep_headers_and_so_does_a_redrive(client: Headwater, stream: Stream) -> None:

@@ -46,7 +46,7 @@ def burst(hw: headwater.Headwater, server: Server, name: str) -> None:
         ]
         until(lambda: server.blocked("xread") == MANY)
         stream.write("t", b"v")
-        assert all(len(one.result(20)) == 1 for one in waiting)
+        assert all(len(one.result(60)) == 1 for one in waiting)
 
 
 @pytest.mark.usefixtures("brief")
@@ -70,7 +70,7 @@ def test_connections_that_are_needed_stay(quiet_server: Server, dial: Dial, name
     stream = hw.stream(name)
     with ThreadPoolExecutor(MANY) as pool:
         waiting = [pool.submit(lambda: stream.read(1, 1, block_ms=3000)) for _ in range(MANY)]
-        assert all(one.result(20) == [] for one in waiting), "none of them was closed meanwhile"
+        assert all(one.result(60) == [] for one in waiting), "none of them was closed meanwhile"
 
 
 @pytest.mark.usefixtures("brief")

@@ -86,7 +86,7 @@ def test_a_blocked_member_tells_what_woke_it(
     until(lambda: told.named("group.read"))
     wait_for_members(group, 1)
     stream.write_many(entries(3))
-    assert offsets(member.result(20)) == [1, 2, 3]
+    assert offsets(member.result(60)) == [1, 2, 3]
     assert sum(event.messages for event in told.named("group.wait")) == 3
     assert sum(event.messages for event in told.named("group.read")) == 0
 
@@ -98,7 +98,7 @@ def test_a_blocked_reader_tells_what_woke_it(
     reader = pool.submit(stream.read, 1, 5, block_ms=LONG)
     until(lambda: blocked(client))
     stream.write_many(entries(3))
-    assert len(reader.result(20)) == 3
+    assert len(reader.result(60)) == 3
     moved = [*told.named("stream.wait"), *told.named("stream.read")]
     assert sum(event.messages for event in moved) == 3
 

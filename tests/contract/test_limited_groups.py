@@ -78,7 +78,7 @@ def test_a_blocked_member_is_served_when_something_is_done(stream: Stream) -> No
         waiting = pool.submit(lambda: offsets(other.read(5, ack_ms=FAR, block_ms=FAR)))
         wait_for_members(one, 1)
         one.ack(1)
-        assert waiting.result(30) == [2]
+        assert waiting.result(60) == [2]
 
 
 def test_a_tag_at_its_limit_does_not_hold_up_others(stream: Stream) -> None:

@@ -174,7 +174,7 @@ def test_a_store_that_is_away_is_down_and_comes_back(monkeypatch: pytest.MonkeyP
             await until(sampler, 1)
 
     with Server() as server:
-        asyncio.run(asyncio.wait_for(live(server), 30))
+        asyncio.run(asyncio.wait_for(live(server), 60))
 
 
 def test_processes_of_a_server_answer_with_the_sum_of_all() -> None:

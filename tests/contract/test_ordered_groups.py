@@ -165,11 +165,11 @@ def test_a_blocked_member_is_woken_when_a_tag_is_free(
     wait_for_members(one, 1)
     stream.write("x", b"2")
     stream.write("y", b"3")
-    assert offsets(waits.result(20)) == [3]
+    assert offsets(waits.result(60)) == [3]
     waits = pool.submit(other.read, 5, block_ms=60_000, ack_ms=FAR)
     wait_for_members(one, 1)
     one.ack(1)
-    assert offsets(waits.result(20)) == [2]
+    assert offsets(waits.result(60)) == [2]
 
 
 def test_order_needs_acknowledgements(stream: Stream) -> None:

@@ -94,7 +94,7 @@ def test_an_application_of_async_parts_reports_by_its_loop(server: Server, hw: H
             while not await asyncio.to_thread(seen, hw):
                 pass
 
-    asyncio.run(asyncio.wait_for(live(), 30))
+    asyncio.run(asyncio.wait_for(live(), 60))
     assert seen(hw) == []
 
 
@@ -137,7 +137,7 @@ def test_whatever_works_outside_an_application_reports_itself(
             for work in works:
                 work.stop()
             for run in runs:
-                run.result(30)
+                run.result(60)
     assert seen(hw, "worker") == []
     engine.dispose()
 
@@ -157,7 +157,7 @@ def test_an_async_worker_reports_itself_by_its_loop(server: Server, hw: Headwate
             worker.stop()
             await task
 
-    asyncio.run(asyncio.wait_for(live(), 30))
+    asyncio.run(asyncio.wait_for(live(), 60))
     assert parts(hw) == {}
 
 

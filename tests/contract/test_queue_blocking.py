@@ -34,7 +34,7 @@ def begin(work: Callable[[], Any]) -> Future[Any]:
 
 
 def value_of(future: Future[list[Delivery]]) -> list[tuple[bytes, int]]:
-    return [(d.value, d.attempt) for d in future.result(20)]
+    return [(d.value, d.attempt) for d in future.result(60)]
 
 
 @pytest.mark.parametrize("ack_ms", [None, LONG_MS])
@@ -224,5 +224,5 @@ def test_a_crowd_of_blocked_consumers_shares_everything_once(client: Headwater, 
         queue.push_many(some[start : start + 7])
     queue.push_many([b"end"] * 6, priority=-1)
     for thread in crowd:
-        thread.join(20)
+        thread.join(60)
     assert sorted(found) == sorted(some)

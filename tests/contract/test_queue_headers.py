@@ -94,7 +94,7 @@ def test_a_delayed_message_and_a_blocked_consumer_get_headers(
     waiting = pool.submit(queue.pop, block_ms=20_000)
     until(lambda: queue.stats().waiting == 1)
     queue.push(b"now", headers={"a": b"2"})
-    assert as_pushed(waiting.result(20)) == [(b"now", {"a": b"2"})]
+    assert as_pushed(waiting.result(60)) == [(b"now", {"a": b"2"})]
 
 
 def test_typed_messages_have_headers(client: Headwater, name: str) -> None:

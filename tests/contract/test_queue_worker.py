@@ -40,7 +40,7 @@ def test_every_message_is_handled_once_and_acknowledged(crew: Crew, queue: Queue
 def test_as_many_run_at_once_as_asked_for(crew: Crew, queue: Queue) -> None:
     queue.push_many([b"v"] * 12)
     meeting = threading.Barrier(4)
-    with at_work(crew.queue_worker(queue, lambda _: meeting.wait(20), concurrency=4)):
+    with at_work(crew.queue_worker(queue, lambda _: meeting.wait(60), concurrency=4)):
         until(lambda: queue.stats().acked == 12)
 
 
@@ -95,7 +95,7 @@ def test_a_handler_may_take_longer_than_the_deadline(crew: Crew, queue: Queue) -
 
     def handle(delivery: Delivery) -> None:
         seen.append(delivery.attempt)
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     with at_work(crew.queue_worker(queue, handle, ack_ms=1500)):
         until(lambda: seen)
@@ -111,11 +111,11 @@ def test_who_stops_returns_at_once_what_was_not_begun(crew: Crew, queue: Queue) 
 
     def handle(_: Delivery) -> None:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     worker = crew.queue_worker(queue, handle, concurrency=1, ack_ms=60_000)
     with at_work(worker):
-        assert begun.wait(20)
+        assert begun.wait(60)
         until(lambda: queue.stats().unacked >= 2)
         worker.stop()
         until(lambda: queue.stats().unacked == 1)
@@ -152,7 +152,7 @@ def test_a_command_is_run_for_each_message_until_sigterm(stores: Stores, name: s
         until(lambda: queue.stats().acked == 2 and queue.stats().dead == 1)
         queue.push("sleeps")
         program.send_signal(signal.SIGTERM)
-        out, err = program.communicate(timeout=20)
+        out, err = program.communicate(timeout=60)
     assert program.returncode == 0
     assert {"one 1", "two 1", "fail 1"} <= set(out.splitlines())
     assert "exit code 1" in err

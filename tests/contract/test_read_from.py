@@ -182,7 +182,7 @@ def test_a_blocked_reader_is_woken_by_a_write(client: Headwater, stream: Stream,
         waiting = pool.submit(lambda: stream.read_from(11, 1000, block_ms=60_000))
         until(lambda: blocked(client))
         stream.write_many(entries(size, 11))
-        passage = waiting.result(20)
+        passage = waiting.result(60)
     assert pairs(passage.messages) == entries(size, 11)
     assert (passage.next, passage.gap) == (11 + size, None)
 

@@ -34,7 +34,7 @@ def serving(*words: str) -> Iterator[int]:
             yield int(found[1])
         finally:
             process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
 
 
 @pytest.mark.skipif(redis_cli() is None, reason="there is no redis-cli")
@@ -54,7 +54,7 @@ def test_redis_cli_prints_what_the_page_shows() -> None:
                 env=os.environ | {"PORT": str(port)},
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=60,
                 check=True,
             )
             pattern = re.escape(printed.strip()).replace(r"\.\.\.", "[^\n]+")

@@ -37,7 +37,7 @@ class Api:
         self.stream = stream
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
             connection.request(
                 method, path, body, {name.replace("_", "-"): text for name, text in headers.items()}

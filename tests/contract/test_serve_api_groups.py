@@ -98,7 +98,7 @@ def test_a_member_that_waits_is_woken_and_one_that_goes_takes_nothing(
         waiting = pool.submit(group.read, 1, block_ms=30_000)
         other = api.client()
         write(other, name, 1)
-        assert [offset for offset, _ in waiting.result(30)] == [1]
+        assert [offset for offset, _ in waiting.result(60)] == [1]
         other.close()
 
 

@@ -185,7 +185,7 @@ def test_the_command_serves_the_database_and_the_farm_that_it_is_given(
         assert client.get("/v1/timelines").body["instances"][0]["up"] is False
         client.close()
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_database_that_is_missing_is_said_before_anything_listens(

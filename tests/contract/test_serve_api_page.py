@@ -46,7 +46,7 @@ def test_curl_prints_what_the_page_shows(tmp_path: Path) -> None:
                 env={"URL": f"http://127.0.0.1:{api.port}", "PATH": "/usr/bin:/bin:/usr/local/bin"},
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=60,
                 check=False,
             )
             pattern = re.escape(printed).replace(r"\.\.\.", ".*?")

@@ -182,7 +182,7 @@ def test_a_server_speaks_tls(stores: Stores, tmp_path: Path) -> None:
     trusted = ssl.create_default_context()
     authority.configure_trust(trusted)
     with ApiServer(stores.url("plain"), tls=tls_context(certificate, key)) as api:
-        connection = HTTPSConnection("localhost", api.port, context=trusted, timeout=30)
+        connection = HTTPSConnection("localhost", api.port, context=trusted, timeout=60)
         connection.request("GET", "/readyz")
         assert connection.getresponse().read().startswith(b'{"status":"ok"')
         connection.request("BREW", "/readyz")

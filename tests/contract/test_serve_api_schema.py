@@ -131,7 +131,7 @@ def ask(filled: Filled, operation: Any, mode: GenerationMode) -> Counter[int]:
         hurried(case.body)
         if there and mode is GenerationMode.POSITIVE:
             case.path_parameters = {name: THERE[name] for name in case.path_parameters or ()}
-        answer = case.call(base_url=filled.url, headers=TOKEN, timeout=30)
+        answer = case.call(base_url=filled.url, headers=TOKEN, timeout=60)
         statuses[answer.status_code] += 1
         case.validate_response(answer, excluded_checks=NOT_ASKED)
 

@@ -187,7 +187,7 @@ def test_who_waits_when_its_token_is_removed_gets_nothing_more(
         assert other.ask("PUT", f"/v1/topics/{name}", {"partitions": 1}).status == 200
         waiting = pool.submit(client.ask, method, path.replace("NAME", name), body)
         remove_token(file, "leaver")
-        answer = waiting.result(30)
+        answer = waiting.result(60)
         assert (answer.status, answer.body["title"]) == (401, "Unauthorized")
         client.close()
         other.close()

@@ -157,7 +157,7 @@ def test_a_client_that_leaves_ends_what_waits_for_it(url: str, name: str) -> Non
             while not (await Exchange(api, "GET", path).answer()).body["waiting"]:
                 assert not poll.done.done()
             poll.leave()
-            await asyncio.wait_for(poll.done, 30)
+            await asyncio.wait_for(poll.done, 60)
             while (await Exchange(api, "GET", path).answer()).body["waiting"]:
                 pass
             await Exchange(api, "POST", messages_of(name), b'{"value":"2"}').answer()
@@ -180,7 +180,7 @@ def test_a_tail_is_sent_as_it_comes_and_ends_with_its_client_or_the_application(
             await Exchange(api, "POST", messages_of(name), b'{"value":"1"}').answer()
             await tail.until_sent(b"id: 1\n")
             tail.leave()
-            await asyncio.wait_for(tail.done, 30)
+            await asyncio.wait_for(tail.done, 60)
             await other.until_sent(b"id: 1\n")
         answer = await other.answer()
         assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")

@@ -68,12 +68,12 @@ def test_a_server_that_is_terminated_answers_its_slow_clients_and_exits_with_0(
     with running(None, *words, "--drain-ms", "20000") as program:
         port = int(line_of(program).rpartition(":")[2])
         body = json.dumps([element("k", 1, "a")]).encode()
-        lines = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(5)]
+        lines = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(5)]
         for raw in lines:
             raw.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body[:10])
         # The server has read what came before this.
         for _ in range(2):
-            with socket.create_connection(("127.0.0.1", port), timeout=20) as other:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as other:
                 other.sendall(GET.replace(b"/", b"/metrics", 1) + b"Connection: close\r\n\r\n")
                 assert read_all(other)
         program.send_signal(signal.SIGTERM)
@@ -85,4 +85,4 @@ def test_a_server_that_is_terminated_answers_its_slow_clients_and_exits_with_0(
             assert (answer.status, answer.closes) == (200, True)
             assert json.loads(answer.body)["inserted"] == 1
             raw.close()
-        assert program.wait(20) == 0
+        assert program.wait(60) == 0

@@ -70,7 +70,7 @@ def test_nothing_waits_for_a_client_that_may_be_gone(
             (f"GET {messages_of(name, '?from=2&block_ms=60000')}", ""),
             (f"POST {read}", body),
         ):
-            with socket.create_connection(("127.0.0.1", api.port), timeout=20) as raw:
+            with socket.create_connection(("127.0.0.1", api.port), timeout=60) as raw:
                 head = f"{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\n\r\n"
                 raw.sendall(f"{before}{head}{sent}".encode())
                 raw.shutdown(socket.SHUT_WR)
@@ -83,7 +83,7 @@ def test_all_of_a_streamed_reply_is_sent(stores: Stores, name: str) -> None:
     with ApiServer(stores.url("plain")) as api:
         messages = [{"value": "v" * 1000}] * 2000
         assert api.client().post(messages_of(name), messages).status == 201
-        with socket.create_connection(("127.0.0.1", api.port), timeout=20) as raw:
+        with socket.create_connection(("127.0.0.1", api.port), timeout=60) as raw:
             path = messages_of(name, "?count=2000")
             lines = "Host: localhost\r\nAccept: application/x-ndjson\r\n"
             raw.sendall(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())

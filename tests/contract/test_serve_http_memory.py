@@ -51,7 +51,7 @@ class ServerProgram:
         return int(facts[7])
 
     def ask(self, text: bytes) -> bytes:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as raw:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as raw:
             raw.sendall(text)
             return raw.makefile("rb").read()
 

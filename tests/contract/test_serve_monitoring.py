@@ -35,7 +35,7 @@ def asked(url: str, token: str = "") -> tuple[int, str]:
     """Return the status and the body of an answer."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

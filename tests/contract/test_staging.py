@@ -247,7 +247,7 @@ def test_a_blocked_member_is_woken_by_a_publish(
     stream.stage(table(entries(4)), "a")
     stream.publish("a", producer="p", sequence=1)
     handed_out_up_to = client.stream(stream.name).group("g").info().next
-    member.join(20)
+    member.join(60)
     assert handed_out_up_to == 5, "by the publish itself"
     assert taken == [value for _, value in entries(4)]
 
@@ -267,6 +267,6 @@ def test_publishers_at_once_publish_once(client: Headwater, stream: Stream) -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert answers == [Published(1, 1200)] * 4
     assert all_of(stream) == entries(1200)

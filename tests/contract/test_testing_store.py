@@ -74,7 +74,7 @@ def test_what_a_test_leaves_behind_does_not_reach_the_next_store() -> None:
         with pytest.raises(headwater.StoreError):
             headwater.connect(first.url, wait_ms=0)
         left.close()
-        thread.join(30)
+        thread.join(60)
         assert ended
 
 
@@ -114,7 +114,7 @@ def test_a_blocked_reader_notices_that_the_clock_was_moved(hw: PrivateStore) -> 
     reader.start()
     until(lambda: b"cmd=blpop" in hw.store.command("CLIENT", "LIST")[0])
     hw.clock.advance(HOUR)
-    reader.join(30)
+    reader.join(60)
     assert found == [b"later"]
 
 

@@ -31,7 +31,7 @@ def test_an_application_runs_sync_and_async_jobs(stores: Stores, name: str) -> N
     assert list(app.parts) == ["timed", "timed-async"]
     app.start()
     try:
-        assert all(event.wait(30) for event in ran.values())
+        assert all(event.wait(60) for event in ran.values())
     finally:
         app.stop()
 
@@ -73,7 +73,7 @@ def test_a_runner_that_ends_in_order_is_not_waited_for(stores: Stores, name: str
         taken = [0]
         threads = [threading.Thread(target=runner.run) for runner in (first, second)]
         threads[0].start()
-        assert begun.wait(30)
+        assert begun.wait(60)
         taken[0] = last_state(hw, name).runs[0].due_ms
         threads[1].start()
         try:

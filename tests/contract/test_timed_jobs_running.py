@@ -47,7 +47,7 @@ class Live:
 
         def wait() -> None:
             begun()
-            freed.wait(30)
+            freed.wait(60)
 
         async def wait_in_loop() -> None:
             begun()
@@ -130,12 +130,12 @@ def test_a_stop_lets_what_was_begun_come_to_its_end(live: Callable[[int], Live],
     runner.add(name, begun.set)
     runner.run_by_hand(name)
     runner.thread.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     runner.runner.stop()
     runner.thread.join(0.2)
     assert runner.thread.is_alive()
     runner.freed.set()
-    runner.thread.join(20)
+    runner.thread.join(60)
     last = last_state(runner.hw, name).last
     assert last is not None
     assert (last.outcome, last.by_hand) == ("done", True)
@@ -148,7 +148,7 @@ def test_what_is_returned_is_started_again_and_the_attempt_does_not_count(
     runner.add(name, begun.set)
     runner.run_by_hand(name)
     runner.thread.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
 
     async def give_back() -> int:
         return int(runner.runner.give_back())

@@ -104,7 +104,7 @@ def test_the_keys_of_an_instance_are_read_at_one_moment(
                 assert len({found[key][0].score for key in keys}) == 1
         finally:
             stop.set()
-        writing.result(20)
+        writing.result(60)
 
 
 def test_a_write_needs_its_quorum(open_: OpenFarm, three: list[Replica]) -> None:

@@ -41,7 +41,7 @@ def test_a_server_is_lenient_when_it_is_told_to_be(three: list[Replica]) -> None
                     assert client.select("k", query="nonsense=1").status == status
             finally:
                 program.terminate()
-                assert program.wait(20) == 0
+                assert program.wait(60) == 0
 
 
 def test_several_processes_serve_one_port_and_outlive_one_that_is_killed(
@@ -70,7 +70,7 @@ def test_several_processes_serve_one_port_and_outlive_one_that_is_killed(
                 assert client.metric("insert_record_count") == 20
         finally:
             program.terminate()
-            assert program.wait(20) == 0
+            assert program.wait(60) == 0
 
 
 def test_all_processes_end_when_their_parent_is_killed(three: list[Replica]) -> None:
@@ -81,5 +81,5 @@ def test_all_processes_end_when_their_parent_is_killed(three: list[Replica]) -> 
         workers = list(children(program.pid))
         assert len(workers) == 2
         program.kill()
-        program.wait(20)
+        program.wait(60)
         until(lambda: not any(map(is_alive, workers)))

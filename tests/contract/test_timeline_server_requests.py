@@ -216,7 +216,7 @@ def test_a_fault_while_the_health_is_found_out_is_answered(
             answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
             request = Request("GET", "/health", "", "health", True, b"")
             service.handle(request, answered.set_result)
-            return await asyncio.wait_for(answered, 20)
+            return await asyncio.wait_for(answered, 60)
 
     reply = asyncio.run(ask())
     assert reply.status == 500

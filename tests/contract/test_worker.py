@@ -69,7 +69,7 @@ def test_as_many_handlers_run_at_once_as_asked_for(
     crew: Crew, stream: Stream, group: Group
 ) -> None:
     stream.write_many(entries(12))
-    together = threading.Barrier(3, timeout=20)
+    together = threading.Barrier(3, timeout=60)
     running: set[int] = set()
     most: list[int] = []
 
@@ -288,7 +288,7 @@ def test_the_store_may_be_killed_and_come_back(
                 stream.write_many(entries(50, turn * 50 + 1))
                 server.kill()
                 server.restart()
-                until(all_done(group, turn * 50 + 50), 40)
+                until(all_done(group, turn * 50 + 50))
         assert seen == set(range(1, 101))
         crew.close()
 

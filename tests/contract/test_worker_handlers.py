@@ -102,7 +102,7 @@ def test_an_async_worker_ends_when_its_handler_turns_out_to_be_plain(
             messages = await group.read(10, block_ms=20_000, retry_ms=60_000)
             return seen, sorted(message.offset for message in messages)
 
-    seen, given_back = loop.wait(asyncio.wait_for(work(), 20))
+    seen, given_back = loop.wait(asyncio.wait_for(work(), 60))
     assert seen == [1], "no other was begun"
     assert given_back == [1, 2, 3, 4, 5]
 
@@ -196,7 +196,7 @@ def test_whatever_gives_an_awaitable_is_a_handler_for_an_async_queue_worker(
             await running
             return ways.seen
 
-    assert loop.wait(asyncio.wait_for(work(), 20)) == [b"v"]
+    assert loop.wait(asyncio.wait_for(work(), 60)) == [b"v"]
 
 
 def test_an_async_queue_worker_ends_when_its_handler_turns_out_to_be_plain(
@@ -211,7 +211,7 @@ def test_an_async_queue_worker_ends_when_its_handler_turns_out_to_be_plain(
                 await queue.worker(concurrency=2, ack_ms=60_000)(handler).run()
             return seen, [delivery.attempt for delivery in await queue.pop(9)]
 
-    seen, attempts = loop.wait(asyncio.wait_for(work(), 20))
+    seen, attempts = loop.wait(asyncio.wait_for(work(), 60))
     assert seen == [b"0"], "no other was begun"
     assert attempts == [1] * 5, "all were given back"
 
@@ -235,7 +235,7 @@ def test_an_async_handler_that_raises_cancelled_error_has_failed(
 
             group = stream.group("g")
             worker = AsyncWorker(group, handle, concurrency=1, backoff_ms=0)
-            await asyncio.wait_for(worker.run(), 20)
+            await asyncio.wait_for(worker.run(), 60)
             assert (await group.info()).pending == 0
 
     loop.wait(work())

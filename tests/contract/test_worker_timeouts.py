@@ -83,7 +83,7 @@ def test_a_message_whose_handlers_are_stuck_is_buried_with_that_cause(
         assert caplog.text.count("a thread cannot be stopped") == 2
         free.set()
         for thread in left_behind:
-            thread.join(20)
+            thread.join(60)
         assert queue.stats().dead == 1, "what they returned later counts for nothing"
 
 
@@ -106,7 +106,7 @@ def test_an_async_handler_past_its_time_is_cancelled(stores: Stores, name: str, 
             await stream.write("a", b"1")
             worker = AsyncWorker(stream.group("g"), handler, timeout_ms=50, backoff_ms=1)
             running = asyncio.create_task(worker.run())
-            await asyncio.wait_for(done.wait(), 20)
+            await asyncio.wait_for(done.wait(), 60)
             worker.stop()
             await running
             return await stream.group("g").info()

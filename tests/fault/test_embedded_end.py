@@ -161,6 +161,6 @@ def test_a_server_stuck_in_an_endless_script_is_ended_all_the_same(directory: Pa
         client(server).set("one", 1)
         with pytest.raises(redis.TimeoutError):
             client(server, timeout=0.2).eval("while true do end", 0)
-    until(lambda: is_gone(directory), seconds=30)
+    until(lambda: is_gone(directory))
     with EmbeddedServer.open(directory) as server:
         assert client(server).get("one") == b"1"

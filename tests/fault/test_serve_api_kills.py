@@ -127,7 +127,7 @@ class Follower(Client):
 
     def turn(self) -> None:
         with closing(
-            http.client.HTTPConnection("127.0.0.1", self._ports[-1], timeout=20)
+            http.client.HTTPConnection("127.0.0.1", self._ports[-1], timeout=60)
         ) as server:
             last = self.offsets[-1] if self.offsets else 0
             server.request("GET", "/v1/streams/s/tail", headers={"Last-Event-ID": str(last)})
@@ -215,7 +215,7 @@ def test_a_server_ends_within_its_time_although_its_store_does_not_answer() -> N
         os.kill(pid, signal.SIGSTOP)
         opened.callback(os.kill, pid, signal.SIGCONT)
         for method, path, body in (*asked, ("GET", "/healthz", None)):
-            line = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            line = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             opened.enter_context(closing(line))
             line.request(method, path, body, {"Content-Type": "application/json"} if body else {})
         # The server has read what was sent before.

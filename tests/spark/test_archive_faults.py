@@ -101,7 +101,7 @@ def test_an_archiver_may_be_killed_at_any_step(
 ) -> None:
     cut_small(monkeypatch)
     dying = in_process(_die_at, step, options["url"], stream.name, options["archive"])
-    dying.join(30)
+    dying.join(60)
     assert dying.exitcode == -signal.SIGKILL
     found = Archive(options["archive"], stream.name).load()
     assert (found.last if found else 0) in STEPS[step][-1]
@@ -120,7 +120,7 @@ def test_a_repeated_run_leaves_the_same_files(
 ) -> None:
     cut_small(monkeypatch)
     dying = in_process(_die_at, "all files written", options["url"], stream.name, place)
-    dying.join(30)
+    dying.join(60)
     left = {path.name for path in Path(place).rglob("*.parquet")}
     run_archiver(options["url"], stream.name, place)
     named = {Path(file.path).name for file in Archive(place, stream.name).require().files}

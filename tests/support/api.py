@@ -55,7 +55,7 @@ class ApiServer:
         )
         process = ServerProcess(0, bound, self._stop, listening.set)
         self._serving = asyncio.run_coroutine_threadsafe(server.serve(process), self._loop)
-        assert listening.wait(30), self._serving.result(0)
+        assert listening.wait(60), self._serving.result(0)
 
     def client(self, token: str | None = None) -> ApiClient:
         """Return a client on a connection of its own, which is closed with the server."""
@@ -66,7 +66,7 @@ class ApiServer:
     def stop(self) -> None:
         """Tell the server to stop, as SIGTERM does, and wait until it has."""
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._serving.result(30)
+        self._serving.result(60)
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +84,7 @@ class ApiClient:
     """A client of the API, by one connection."""
 
     def __init__(self, port: int, token: str | None = None) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self._token = token
 
     def ask(

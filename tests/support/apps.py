@@ -131,7 +131,7 @@ class RunningProgram:
             counts = [sum(note.part == part for note in notes) for part in PARTS]
             return where if min(counts) >= count and len(where) >= processes else None
 
-        return set(until(found, 40))
+        return set(until(found))
 
     def send(self, number: int) -> None:
         """Send it a signal."""

@@ -96,7 +96,7 @@ async def lifespan_of(app: AsgiApp) -> AsyncIterator[list[Any]]:
         await news.wait()
     yield sent
     events.put_nowait({"type": "lifespan.shutdown"})
-    await asyncio.wait_for(living, 30)
+    await asyncio.wait_for(living, 60)
 
 
 @contextlib.contextmanager
@@ -107,10 +107,10 @@ def under_uvicorn(app: Any) -> Iterator[int]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
-    until(lambda: server.started, 30)
+    until(lambda: server.started)
     try:
         yield listening.getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
         listening.close()

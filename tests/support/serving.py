@@ -30,7 +30,7 @@ class ServerThread:
         listening = threading.Event()
         process = ServerProcess(0, bound, self._stop, listening.set)
         self._serving = asyncio.run_coroutine_threadsafe(serve(process), self._loop)
-        assert listening.wait(20)
+        assert listening.wait(60)
 
     def connect(self) -> socket.socket:
         """Return a connection to the server, which is closed with it at the latest."""
@@ -50,10 +50,10 @@ class ServerThread:
 
         def stand() -> None:
             still.set()
-            go_on.wait(20)
+            go_on.wait(60)
 
         self.call(stand)
-        assert still.wait(20)
+        assert still.wait(60)
         yield
         go_on.set()
 
@@ -63,7 +63,7 @@ class ServerThread:
 
     def stopped(self) -> None:
         """Wait until the server has stopped."""
-        self._serving.result(20)
+        self._serving.result(60)
 
     def __enter__(self) -> Self:
         return self

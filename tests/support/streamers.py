@@ -34,7 +34,7 @@ def streaming(*streamers: Streamer) -> Iterator[list[threading.Thread]]:
         for streamer in streamers:
             streamer.stop()
         for streamer, thread in zip(streamers, threads, strict=True):
-            thread.join(20)
+            thread.join(60)
             streamer.close()
             assert not thread.is_alive()
 

@@ -39,7 +39,7 @@ class Client:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def ask(
         self, method: str, path: str, content: Any = None, *, token: str | None = None
@@ -100,10 +100,10 @@ class LocalServer:
         process = ServerProcess(0, bound, self._stop, listening.set)
         work = serve_http(process, service, limits or HttpLimits())
         self._serving = asyncio.run_coroutine_threadsafe(work, self._loop)
-        assert listening.wait(20)
+        assert listening.wait(60)
 
     def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def settle(self) -> None:
         self._run(self._farm.settle())
@@ -113,7 +113,7 @@ class LocalServer:
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._serving.result(20)
+        self._serving.result(60)
         self._run(self._farm.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -131,7 +131,7 @@ class Gate:
 
     def __call__(self, item: Any) -> None:
         self.begun.append(item)
-        assert self._open.wait(20)
+        assert self._open.wait(60)
 
     def open(self) -> None:
         """Let all through."""

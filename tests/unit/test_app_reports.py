@@ -86,7 +86,7 @@ def test_what_is_done_is_reported_soon_and_not_by_the_second(
         runner.stop()
         one._stop.set()
         os.close(supervisor)
-        reporting.join(30)
+        reporting.join(60)
         runner.close()
         for pipe in (commands, read, write):
             os.close(pipe)

@@ -84,7 +84,7 @@ def test_what_arrives_during_a_call_goes_together_and_does_not_wait_for_a_slow_o
         slow.set()
         await told[0]
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), 60))
     assert calls == [[1], [2, 3]]
 
 
@@ -121,6 +121,6 @@ def test_a_part_that_cannot_take_its_result_is_given_the_error_and_the_others_th
         batcher.add(BatchPart([2], partial(told_first, all_told)))
         assert await all_told == 2
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), 60))
     assert told[0] == 2
     assert isinstance(told[1], ZeroDivisionError)

@@ -82,7 +82,7 @@ def test_a_signal_stops_the_work_and_the_program_ends_well(
 ) -> None:
     with program(PROGRAMS[kind], ignoring=ignoring) as running:
         running.send_signal(number)
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=60)
     assert (out, err, running.returncode) == ("stopped True\n", "", 0)
 
 
@@ -94,7 +94,7 @@ def test_ctrl_c_once_more_does_not_wait_for_the_work(ignoring: bool) -> None:
         assert running.stdout.readline() == "stopping\n"
         running.send_signal(signal.SIGTERM)
         running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=30)
+        _, err = running.communicate(timeout=60)
     assert err.rstrip().endswith("KeyboardInterrupt")
 
 
