@@ -6,9 +6,11 @@ shell waits on a pipe that only the test process holds open, and kills the serve
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -27,6 +29,8 @@ from redis.retry import Retry
 from headwater.store.launch import server_binary
 
 LEAST_REDIS = (7, 0)
+# Below those that kernels choose by themselves.
+_PORTS = range(15_000, 32_000)
 _GUARD = '"$@" </dev/null & server=$!; cat >/dev/null; kill -9 $server'
 
 
@@ -53,14 +57,33 @@ def redis_binary() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Name ports of the loopback that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for place in sockets:
-        place.bind(("127.0.0.1", 0))
-    ports = [place.getsockname()[1] for place in sockets]
-    for place in sockets:
-        place.close()
-    return ports
+    """Name ports of the loopback that nobody listens on, and that nobody else is given for long.
+
+    The kernel gives none of them to who connects, or binds port 0, and all test processes draw
+    them one after the other: nobody takes one before its server listens, nor while that is down.
+    """
+    with Path(tempfile.gettempdir(), f"hw-test-ports-{os.getuid()}").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        drawn = file.read()
+        place = int(drawn) if drawn.isdigit() else secrets.randbelow(len(_PORTS))
+        found: list[int] = []
+        while len(found) < count:
+            place = (place + 1) % len(_PORTS)
+            if _is_free(_PORTS[place]):
+                found.append(_PORTS[place])
+        file.truncate(0)
+        file.write(str(place))
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as place:
+        try:
+            place.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class Server:
