@@ -16,6 +16,7 @@ from headwater.store import embedded
 from tests.support.commands import PROGRAM
 from tests.support.postgres import Postgres
 from tests.support.servers import free_ports
+from tests.support.waking import check_quick
 
 # Each starts a process: one of a kind in a short run.
 AT_LENGTH = pytest.mark.long
@@ -73,14 +74,21 @@ def spark(home: Path, url: str, *words: str) -> subprocess.CompletedProcess[str]
 def refusal(home: Path, url: str, *words: str) -> str:
     """Run a command that must refuse at once; returns its error."""
     (home / "started").unlink(missing_ok=True)
-    begun = time.monotonic()
-    done = spark(home, url, *words)
-    assert time.monotonic() - begun < AT_ONCE_S
-    assert not (home / "started").exists(), "no JVM was started"
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: "), done.stderr
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+    said: list[str] = []
+
+    def took_ms() -> float:
+        begun = time.monotonic()
+        done = spark(home, url, *words)
+        took = (time.monotonic() - begun) * 1000
+        assert not (home / "started").exists(), "no JVM was started"
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("error: "), done.stderr
+        assert done.stderr.count("\n") == 1
+        said.append(done.stderr)
+        return took
+
+    check_quick(took_ms, AT_ONCE_S * 1000)
+    return said[-1]
 
 
 def test_what_can_be_used_starts_spark(home: Path, url: str) -> None:

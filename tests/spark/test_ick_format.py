@@ -133,7 +133,7 @@ def run_query(spark: SparkSession, url: str, name: str, place: Path) -> None:
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
 
 
 def ick_sink_that_dies(marker: str) -> type[IckSource]:

@@ -266,7 +266,7 @@ class Copy:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(240)
 
 
 @pytest.fixture

@@ -68,5 +68,5 @@ def test_a_query_that_is_refused_is_told_in_one_line(
     rows = plain.readStream.format("rate").load().select("value")
     writer = rows.writeStream.format(kind).option("checkpointLocation", str(tmp_path))
     with pytest.raises(PySparkException, match="did you mean 'url'") as caught:
-        writer.option("urll", "x").start().awaitTermination(90)
+        writer.option("urll", "x").start().awaitTermination(240)
     assert "Traceback" not in str(caught.value)

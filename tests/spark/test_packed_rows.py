@@ -209,7 +209,7 @@ def test_a_query_that_sends_nodes_may_die_at_any_step(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(240)
 
     for step in STEPS:
         source.write_many([(f"t{n % 7}", f"{step} {n}".encode()) for n in range(1500)])

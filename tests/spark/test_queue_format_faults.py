@@ -44,7 +44,7 @@ def run_query(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
 
 
 def test_a_query_that_fills_a_queue_is_known_with_what_it_has_staged(
@@ -210,7 +210,7 @@ def test_a_store_may_die_in_the_middle_of_a_commit(
 
         def kill_twice() -> None:
             for goal in (200, 2000):
-                until(lambda: queue.stats().pushed > goal, 60)  # noqa: B023  this round's
+                until(lambda: queue.stats().pushed > goal, 200)  # noqa: B023  this round's
                 server.kill()
                 server.restart()
 

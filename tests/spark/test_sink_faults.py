@@ -268,7 +268,7 @@ def test_the_store_may_die_in_the_middle_of_a_commit(
 
         def kill_twice() -> None:
             for goal in (500, 5000):
-                until(lambda: published() > goal)  # noqa: B023  this round's
+                until(lambda: published() > goal, 200)  # noqa: B023  this round's
                 assert published() < pipeline.count, "the query is at work"
                 server.kill()
                 server.restart()
@@ -301,7 +301,7 @@ def test_postgres_may_die_in_the_middle_of_a_commit(
                     return int(found.scalar_one())
                 return 0
 
-            until(lambda: epochs() > 1, 60)
+            until(lambda: epochs() > 1, 200)
             server.kill()
             server.start()
 

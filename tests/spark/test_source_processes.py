@@ -72,7 +72,7 @@ class Queries:
 
     def has_read(self, query: StreamingQuery, offsets: int) -> None:
         """Wait until a query has read so far."""
-        until(lambda: sum(p["numInputRows"] for p in query.recentProgress) == offsets, 60)
+        until(lambda: sum(p["numInputRows"] for p in query.recentProgress) == offsets, 200)
 
     def state(self, query: StreamingQuery) -> str:
         """Return what the store knows of a query."""
@@ -111,12 +111,12 @@ def test_each_query_has_a_process_of_one_parent_and_survives_what_happens_to_oth
         queries.has_read(other, 11)
         again = queries.start("one")
         try:
-            until(lambda: again.lastProgress is not None, 60)
+            until(lambda: again.lastProgress is not None, 200)
             assert queries.parent() != parent
             (process,) = children(queries.parent())
             os.kill(process, signal.SIGKILL)
             with pytest.raises(StreamingQueryException):
-                again.awaitTermination(60)
+                again.awaitTermination(240)
         finally:
             again.stop()
     finally:

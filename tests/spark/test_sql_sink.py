@@ -200,7 +200,7 @@ def counts(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(240)
 
     return run
 

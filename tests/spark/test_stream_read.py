@@ -142,9 +142,9 @@ def test_a_query_waits_for_a_stream_that_is_not_there_yet(
     query = harvest.start()
     try:
         # Its process is forked from one that has imported all of it.
-        until(lambda: SOURCE_DAEMON in started(spark), 60)
+        until(lambda: SOURCE_DAEMON in started(spark), 200)
         stream = make_embedded_stream(10)
-        until(lambda: harvest.offsets() == list(range(1, 11)), 60)
+        until(lambda: harvest.offsets() == list(range(1, 11)), 200)
         stream.write("late", b"")
         until(lambda: harvest.offsets() == list(range(1, 12)))
         assert query.exception() is None

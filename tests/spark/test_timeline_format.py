@@ -169,7 +169,7 @@ def test_a_query_feeds_timelines_from_a_log(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
     assert load(spark, farm) == {(f"k{n % 5}", n + 1.0, f"m{n}", False) for n in range(50)}
 
 

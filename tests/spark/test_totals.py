@@ -210,8 +210,8 @@ def test_it_runs_until_it_is_stopped_and_takes_up_what_comes(
         for numbers in (range(1, 51), range(51, 101)):
             write(hw.stream(name), numbers)
             whole = {"": sums(range(1, numbers.stop))["all"]}
-            until(lambda: sa.inspect(engine).has_table(totals_table.name), 60)
-            until(lambda whole=whole: told(engine, "all") == whole, 60)  # type: ignore[misc]
+            until(lambda: sa.inspect(engine).has_table(totals_table.name), 200)
+            until(lambda whole=whole: told(engine, "all") == whole, 200)  # type: ignore[misc]
     finally:
         stop.set()
         worker.join()

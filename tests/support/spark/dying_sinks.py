@@ -173,7 +173,7 @@ def run_query(spark: SparkSession, sink: str, order: dict[str, str]) -> None:
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
 
 
 def _main(order: dict[str, str]) -> None:
