@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -102,6 +103,8 @@ def test_members_that_block_in_great_number_are_all_served(
 def test_many_writers_and_members_share_the_work_without_loss_or_repeat(
     client: Headwater, stream: Stream, pool: ThreadPoolExecutor
 ) -> None:
+    done = threading.Event()
+
     def write(writer: int) -> list[int]:
         places: list[int] = []
         for turn in range(40):
@@ -113,14 +116,20 @@ def test_many_writers_and_members_share_the_work_without_loss_or_repeat(
     def work(member: int) -> list[int]:
         group = client.stream(stream.name).group("g", member=f"m{member}")
         taken: list[int] = []
-        while messages := group.read(20, block_ms=1000, retry_ms=LONG):
-            taken += offsets(messages)
-            assert group.ack(*offsets(messages)) == len(messages)
-        return taken
+        while True:
+            finished = done.is_set()
+            if messages := group.read(20, block_ms=500, retry_ms=LONG):
+                taken += offsets(messages)
+                assert group.ack(*offsets(messages)) == len(messages)
+            elif finished:
+                return taken
 
     workers = [pool.submit(work, i) for i in range(4)]
     writers = [pool.submit(write, i) for i in range(3)]
-    written = sorted(place for writer in writers for place in writer.result(60))
+    try:
+        written = sorted(place for writer in writers for place in writer.result(60))
+    finally:
+        done.set()
     assert written == list(range(1, 1171))
     shares = [worker.result(60) for worker in workers]
     assert sorted(offset for share in shares for offset in share) == written

@@ -69,7 +69,7 @@ def test_blocked_members_have_fair_shares(client: headwater.Headwater, name: str
     def take(member: int) -> None:
         group = stream.group("g", member=f"m{member}")
         while not done.is_set():
-            for message in group.read(1, block_ms=200, retry_ms=LONG_MS):
+            for message in group.read(1, block_ms=2000, retry_ms=LONG_MS):
                 group.ack(message.offset)
                 served.append(member)
 
