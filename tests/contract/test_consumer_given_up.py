@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from headwater import NotCreated
 from headwater.outbox import Consumer, Outbox, write_reset
 from headwater.outbox import consumer_letters as letters_module
-from tests.support.consumers import Desk, drain, writes
+from tests.support.consumers import Desk, drain, numbers, writes
 from tests.support.entries import entries
 
 SKIPS: dict[str, Any] = {"on_error": "skip", "attempts": 1, "backoff_ms": 0}
@@ -220,6 +220,71 @@ def test_a_consumer_that_is_removed_and_begins_again_gives_up_anew(desk: Desk, n
     drain(reader)
     assert (reader.redrive(), noted(desk, name)) == ((0, 0), [])
     assert desk.effects("c") == [1, 3, 1, 2, 3]
+
+
+@pytest.mark.parametrize("again", [4, 2])
+def test_letters_of_a_stream_that_was_deleted_count_beside_those_of_its_successor(
+    desk: Desk, name: str, again: int
+) -> None:
+    """The new stream has the same messages at first, so that their letters look alike, too."""
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(4))
+    handler = Fixable(2, 4)
+    reader = desk.consumer("c", name, handler, **SKIPS)
+    drain(reader)
+    stream.delete()
+    stream.write_many(entries(5))
+    handler.places = {again}
+    reader.seek("first")
+    drain(reader)
+    assert [one.origin for one in reader.dead()] == [2, 4, again]
+    assert noted(desk, name) == sorted([2, 4, again])
+    handler.places.clear()
+    assert reader.redrive() == (3, 0)
+    assert desk.effects("c") == [1, 3, *numbers(1, 5, [again]), 2, 4, again]
+    assert (reader.dead(), noted(desk, name)) == ([], [])
+
+
+def test_a_note_of_a_deleted_stream_does_not_make_a_letter_of_its_successor_count(
+    desk: Desk, name: str
+) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(4))
+    handler = Fixable(3)
+    drain(desk.consumer("c", name, handler, **SKIPS))
+    stream.delete()
+    stream.write_many(entries(5))
+    dying = desk.consumer("c", name, handler, steps=die_at("buried"), **SKIPS)
+    dying.seek("first")
+    with pytest.raises(Killed):
+        drain(dying)
+    handler.places.clear()
+    reader = desk.consumer("c", name, handler, **SKIPS)
+    assert reader.redrive() == (1, 0), "that of the new stream is not decided"
+    assert desk.effects("c") == [1, 2, 4, 1, 2, 3]
+    drain(reader)
+    assert reader.redrive() == (0, 0)
+    assert desk.effects("c") == [1, 2, 4, 1, 2, 3, 3, 4, 5]
+    assert reader.dead() == []
+
+
+def test_a_reset_on_a_new_stream_leaves_the_letters_of_the_deleted_one(
+    desk: Desk, name: str
+) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(4))
+    handler = Fixable(2, 3)
+    options = {"on_reset": lambda _conn, _state: None, **SKIPS}
+    reader = desk.consumer("c", name, handler, **options)
+    drain(reader)
+    handler.places.clear()
+    stream.delete()
+    stream.write_many(entries(4))
+    write_reset(stream, "c", 0, None)
+    drain(reader)
+    assert noted(desk, name) == [2, 3]
+    assert reader.redrive() == (2, 0)
+    assert desk.effects("c") == [1, 4, 1, 2, 3, 4, 2, 3]
 
 
 def test_letters_of_an_older_release_count(

@@ -6,12 +6,12 @@ position has moved, the letter does not count (see given_up.py).
 
 from __future__ import annotations
 
-from headwater.log.extents import Extent, extent
 from headwater.log.handles import StreamHandle
 from headwater.outbox import checkpoints, given_up
 from headwater.outbox.consumer_batch import ConsumerBatch
 from headwater.outbox.consumer_letters import (
     ConsumerLetters,
+    FoundLetter,
     GivenUp,
     WrittenLetter,
     place_among_letters,
@@ -46,32 +46,37 @@ class Burial:
     def bury(self, batch: ConsumerBatch, lost: GivenUp) -> Work[bool]:
         """Give up the one message of a batch; False when another process was faster."""
         yield Step("given up")
-        letter: WrittenLetter = yield Ask(self.letters.bury(lost, self._position.reader))
-        if (yield from self._is_behind(letter)):
+        written: WrittenLetter = yield Ask(self.letters.bury(lost, self._position.reader))
+        letter = yield from self._recognise(written)
+        if letter is None:
             letter = yield Ask(self.letters.bury(lost, None))
         yield Step("buried")
         moved: bool = yield Transact(self._move(batch, lost.message.offset, letter.noted))
         return moved
 
-    def _move(self, batch: ConsumerBatch, message: int, noted: bool) -> Work[bool]:
+    def _move(self, batch: ConsumerBatch, message: int, noted: int | None) -> Work[bool]:
         if not (yield from self._position.move(batch.at, batch.after)):
             return False
-        if noted and self._notes:
-            row = {"who": self._name, "place": self._stream, "message": message}
+        if noted is not None and self._notes:
+            row = {"who": self._name, "place": self._stream, "created": noted, "message": message}
             yield Execute(given_up.NOTE[self._dialect], row)
         return True
 
-    def _is_behind(self, letter: WrittenLetter) -> Work[bool]:
-        """Return whether a letter is one that was redriven, or evicted, long ago.
+    def _recognise(self, written: WrittenLetter) -> Work[WrittenLetter | None]:
+        """Return a letter as the log has it, which may have deduplicated it.
 
-        The consumer was moved back since, and the log recognised the letter of the first time.
+        None for one that is not of this failure. The consumer was moved back since, and the letter
+        was redriven or evicted long ago; or it is of a stream that had this name before.
         """
-        there: Extent = yield Ask(extent(self.letters.name))
-        place = place_among_letters(self.letters.name, there.created)
+        found: FoundLetter = yield Ask(self.letters.find(written.offset))
+        letter = found.letter
+        if letter is None or letter.noted not in (None, written.noted):
+            return None
+        place = place_among_letters(self.letters.name, found.created)
         redriven: int = (yield Transact(_fetch_position(self._name, place))) or 0
-        if redriven > there.last + 1:
+        if redriven > found.last + 1:
             redriven = 0  # the log has lost letters: a redrive raises that
-        return letter.offset < max(there.first, redriven)
+        return letter if letter.offset >= redriven else None
 
 
 def _fetch_position(consumer: str, place: str) -> Work[int | None]:

@@ -1,9 +1,9 @@
 """Dead letters of a consumer: what it gave up on one stream, in a stream of its own.
 
 A letter is the message as it was, with its headers and six more: where it came from, why it was
-given up, and that SQL says whether it counts (see given_up.py). They are no part of what makes two
-letters the same: a consumer that was killed after it wrote one may fail with other words the next
-time.
+given up, and for which stream of that name SQL notes whether it counts (see given_up.py). They are
+no part of what makes two letters the same: a consumer that was killed after it wrote one may fail
+with other words the next time.
 """
 
 from __future__ import annotations
@@ -61,10 +61,24 @@ class GivenUp(NamedTuple):
 
 
 class WrittenLetter(NamedTuple):
-    """A letter at an offset; when it is ``noted``, it counts only while SQL says so."""
+    """A letter at an offset; ``noted`` says of which stream its message is, by its creation.
+
+    Such a letter counts only while SQL says so; None for one of which SQL notes nothing.
+    """
 
     offset: int
-    noted: bool
+    noted: int | None
+
+
+class FoundLetter(NamedTuple):
+    """What the log has at the offset of a letter, in a stream of letters that ends at ``last``.
+
+    ``letter`` is None when it was evicted, ``created`` is which stream of letters it is.
+    """
+
+    letter: WrittenLetter | None
+    created: int
+    last: int
 
 
 class ConsumerLetter(NamedTuple):
@@ -98,7 +112,7 @@ class ConsumerLetters:
 
     def __init__(self, name: str, source: StreamHandle) -> None:
         self.name = name
-        self._source = source.name
+        self._source = source
         self._registered = source.registered
         self._handle = StreamHandle(name, source.registered)
 
@@ -108,10 +122,11 @@ class ConsumerLetters:
         A repeat of it writes nothing, whatever the error says this time. Without a producer it is
         a new letter, also if there was one of that message before.
         """
-        return (yield from self._bury(given_up, producer, given_up.message.offset, noted=True))
+        noted = int(self._source.seen.created)  # of the stream that the message was read from
+        return (yield from self._bury(given_up, producer, given_up.message.offset, noted))
 
     def _bury(
-        self, given_up: GivenUp, producer: str | None, sequence: int, *, noted: bool
+        self, given_up: GivenUp, producer: str | None, sequence: int, noted: int | None
     ) -> Operation[WrittenLetter]:
         message = given_up.message
         bare = batch_of_entries([message], carry=False)
@@ -121,8 +136,19 @@ class ConsumerLetters:
             at = yield from self._write(letter, bare, producer, sequence)
         except FormatNotInUse:
             # A client of an older release may read it, and knows no headers.
-            at, noted = (yield from self._write(bare, bare, producer, sequence)), False
+            at, noted = (yield from self._write(bare, bare, producer, sequence)), None
         return WrittenLetter(at, noted)
+
+    def find(self, offset: int) -> Operation[FoundLetter]:
+        """Return what the log has at the offset of a letter."""
+        handle = StreamHandle(self.name, self._registered)
+        passage = yield from read_from(handle, offset, 1, None)
+        found = [
+            WrittenLetter(offset, noted_of(letter))
+            for letter in passage.messages
+            if letter.offset == offset
+        ]
+        return FoundLetter(found[0] if found else None, int(handle.seen.created), passage.last)
 
     def _write(
         self, letter: pa.RecordBatch, bare: pa.RecordBatch, producer: str | None, sequence: int
@@ -151,7 +177,7 @@ class ConsumerLetters:
         )
         kind, text = (known.get(name, b"").decode() for name in (ERROR_TYPE, ERROR_TEXT))
         return ConsumerLetter(
-            *(self._source, letter.offset, letter.tag, letter.value, letter.time_ms),
+            *(self._source.name, letter.offset, letter.tag, letter.value, letter.time_ms),
             *(origin, attempts, own, delivered),
             Cause(kind, text) if kind else None,
         )
@@ -172,7 +198,7 @@ class RedrivenLetters(ConsumerLetters):
         letter = given_up.message
         again = given_up._replace(message=original(letter))
         name = producer and _redriver(producer)
-        return (yield from self._bury(again, name, letter.offset, noted=NOTED in letter.headers))
+        return (yield from self._bury(again, name, letter.offset, noted_of(letter)))
 
     def newest(self, producer: str) -> Operation[int | None]:
         """Return the offset of the letter that was written again last; None without one."""
@@ -196,12 +222,18 @@ def original(letter: Message) -> Message:
     return HeadedMessage(*plain, headers=headers) if headers else Message(*plain)
 
 
+def noted_of(letter: Message) -> int | None:
+    """Return which stream the message of a letter is of; None when SQL notes nothing of it."""
+    noted = letter.headers.get(NOTED)
+    return None if noted is None else int(noted)
+
+
 def _own_headers(letter: Message) -> Headers:
     own = {name: value for name, value in letter.headers.items() if name not in EXPLANATION}
     return Headers.stored(encode_fields(own)) if own else NO_HEADERS
 
 
-def _explained(given_up: GivenUp, noted: bool) -> Headers:
+def _explained(given_up: GivenUp, noted: int | None) -> Headers:
     """Return the headers of a letter: those of its message, and what is known of its failure."""
     kind, _, text = spelled(given_up.error).partition("\n")
     stored = given_up.message.headers.encoded
@@ -211,7 +243,7 @@ def _explained(given_up: GivenUp, noted: bool) -> Headers:
         (DELIVERED, str(given_up.delivered_ms)),
         (ERROR_TYPE, kind),
         (ERROR_TEXT, text),
-        *([(NOTED, "1")] if noted else []),
+        *([(NOTED, str(noted))] if noted is not None else []),
     ):
         stored = with_header(stored, name, value.encode())
     return Headers.stored(stored)

@@ -102,7 +102,8 @@ class ConsumerSource:
         if at > applied:
             # They are applied now, also those that were given up before; evicted ones are not.
             which = {"who": self._plan.name, "place": self.stream.name}
-            between = {"first": applied, "last": record.offset - 1}
+            created = int(self.stream.seen.created)
+            between = {"created": created, "first": applied, "last": record.offset - 1}
             yield Execute(given_up.FORGET_BETWEEN, {**which, **between})
 
     def _call(self, request: Handle | Restore) -> Work[None]:

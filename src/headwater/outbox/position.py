@@ -17,6 +17,7 @@ from sqlalchemy import Table, text
 from sqlalchemy.exc import DBAPIError
 
 from headwater.errors import CheckpointRemoved, InvalidInput, NotCreated, StoreError
+from headwater.log.extents import Extent, extent
 from headwater.log.handles import Start, StreamHandle
 from headwater.log.history import NOTHING_SEEN, SeenHistory
 from headwater.log.reading import info, offset_at
@@ -122,7 +123,7 @@ class ConsumerPosition:
         begun = yield from self.resolve(self._start)
         if begun != self._reported:
             yield from self._report(begun)
-        yield Transact(self._create(begun, (yield from self.resolve("first"))))
+        yield Transact(self._create(begun, (yield Ask(extent(self._stream.name)))))
         found = yield from self.load()
         return begun if found is None else found
 
@@ -160,21 +161,22 @@ class ConsumerPosition:
         else:
             self.next = None
 
-    def _create(self, position: int, first: int) -> Work[None]:
+    def _create(self, position: int, there: Extent) -> Work[None]:
         if (yield Execute(checkpoints.CREATE[self._dialect], self._row(position))):
-            yield from self._forget_given_up(position, first)
+            yield from self._forget_given_up(position, there)
 
-    def _place(self, position: int, first: int) -> Work[None]:
+    def _place(self, position: int, there: Extent) -> Work[None]:
         yield Execute(checkpoints.PLACE[self._dialect], self._row(position))
         yield from self._forget_history()
-        yield from self._forget_given_up(position, first)
+        yield from self._forget_given_up(position, there)
 
-    def _forget_given_up(self, position: int, first: int) -> Work[None]:
+    def _forget_given_up(self, position: int, there: Extent) -> Work[None]:
         """Forget that messages were given up which are handled again.
 
-        Those before ``first`` are evicted: nothing but their letters is left to handle.
+        Of those that were evicted, or deleted with their stream, nothing but letters is left.
         """
-        request = Execute(given_up.FORGET_FROM, {**self._key(), "first": max(position, first)})
+        which = {"created": there.created, "first": max(position, there.first)}
+        request = Execute(given_up.FORGET_FROM, {**self._key(), **which})
         yield from _ask_table(request, given_up_table)
 
     def _delete(self) -> Work[int]:
@@ -240,7 +242,7 @@ class ConsumerPosition:
         before = yield from self.load()
         # Retention waits at the lower of both until the new position is committed.
         yield from self._report(target if before is None else min(target, before))
-        yield Transact(self._place(target, (yield from self.resolve("first"))))
+        yield Transact(self._place(target, (yield Ask(extent(self._stream.name)))))
         yield from self._report(target)
         self.next = None
         return target

@@ -9,7 +9,8 @@ A letter counts only while SQL notes that its message was given up (see given_up
 transaction deletes that note. So a letter whose message was applied after all is passed over: its
 consumer was killed before the position moved, or it failed in one redrive while another one
 applied it. A letter whose message is not behind the position yet is left, with those after it,
-until the consumer has retried the message. Letters of older releases, which noted nothing, count.
+until the consumer has retried the message; of a stream that was deleted, nobody retries it. Letters
+of older releases, which noted nothing, count.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ from headwater.log.types import Message
 from headwater.outbox import checkpoints, given_up
 from headwater.outbox.burying import Burial
 from headwater.outbox.consumer_letters import (
-    NOTED,
-    ORIGIN,
     ConsumerRedriven,
     RedrivenLetters,
+    noted_of,
     original,
     place_among_letters,
 )
@@ -46,13 +46,17 @@ class _NotDecided(Exception):
 class _LettersSource(ConsumerSource):
     """The letters of a stream, which its handler gets as the messages that they were.
 
-    ``void`` is how many letters were skipped, because their message had been applied already.
+    ``void`` is how many letters were skipped, because their message had been applied already;
+    ``created`` is which stream of its name the consumer reads now.
     """
 
-    def __init__(self, plan: ConsumerPlan, letters: StreamHandle, source: ConsumerSource) -> None:
+    def __init__(
+        self, plan: ConsumerPlan, letters: StreamHandle, source: ConsumerSource, created: int
+    ) -> None:
         super().__init__(plan, letters)
         self.void = 0
         self._of = source
+        self._created = created
 
     def handle(self, messages: list[Message]) -> Work[None]:
         """Call the handler of the stream. Raises Failed from its error, or TransactionEnded."""
@@ -70,17 +74,16 @@ class _LettersSource(ConsumerSource):
 
     def _claim(self, letter: Message) -> Work[bool]:
         """Return whether a letter counts; from now on no other letter of its message does."""
-        if ORIGIN not in letter.headers:
+        noted = noted_of(letter)
+        if noted is None:
             return True
         message = original(letter).offset
         key: dict[str, Any] = {"who": self._plan.name, "place": self._of.stream.name}
         # In this order: a message that is behind the position was noted before, or never is.
         position: int | None = yield Fetch(checkpoints.LOAD, key)
-        if (yield Execute(given_up.CLAIM, {**key, "message": message})):
+        if (yield Execute(given_up.CLAIM, {**key, "created": noted, "message": message})):
             return True
-        if NOTED not in letter.headers:
-            return True
-        if position is None or position <= message:
+        if noted == self._created and (position is None or position <= message):
             raise _NotDecided
         return False
 
@@ -93,7 +96,9 @@ def redrive(turn: Turn) -> Work[ConsumerRedriven]:
     there: Extent = yield Ask(extent(name))
     place = ConsumerPosition(plan, letters, place_among_letters(name, there.created))
     buried = RedrivenLetters(name, letters)
-    source = _LettersSource(plan, letters, turn.source)
+    # After the letters: none of them is of a stream that is newer than this one.
+    read: Extent = yield Ask(extent(turn.stream.name))
+    source = _LettersSource(plan, letters, turn.source, read.created)
     burial = Burial(plan, letters, buried, place, notes=False)
     again = Turn(plan, source, burial, place)
     if end := there.last:

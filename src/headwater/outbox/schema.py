@@ -86,6 +86,7 @@ given_up_table = Table(
     metadata,
     Column("consumer", Text, primary_key=True),
     Column("stream", Text, primary_key=True),
+    Column("created", BigInteger, primary_key=True),
     Column("message_offset", BigInteger, primary_key=True),
 )
 

@@ -2,10 +2,12 @@
 
 -- Which messages a consumer has given up, and not applied since. A row is written with the step of
 -- the position over its message, and deleted with the effect of its dead letter: a letter without
--- its row was applied in another way.
+-- its row was applied in another way. `created` is which stream of that name it was: one that was
+-- deleted, and one that was written afterwards, have the same offsets.
 CREATE TABLE IF NOT EXISTS headwater_given_up (
     consumer       text NOT NULL,
     stream         text NOT NULL,
+    created        bigint NOT NULL,
     message_offset bigint NOT NULL,
-    PRIMARY KEY (consumer, stream, message_offset)
+    PRIMARY KEY (consumer, stream, created, message_offset)
 );
