@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -18,6 +19,10 @@ from tests.support.instruments import Recorder
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
 from tests.support.streamers import MakeStreamer, streaming
+
+
+class Killed(Exception):
+    """The process ends here."""
 
 
 @pytest.fixture
@@ -175,6 +180,30 @@ def test_a_batch_that_another_process_applied_first_is_reported_as_refused(
     assert second.run_once() == 0
     assert [event.outcome for event in recorder.named("consumer.batch")][-1] == "refused"
     assert desk.effects("c") == [1, 2, 3, 4]
+
+
+def test_a_letter_that_waits_for_its_message_is_reported_as_refused(
+    desk: Desk, name: str, recorder: Recorder
+) -> None:
+    desk.hw.stream(name).write_many(entries(2))
+
+    def fail(_conn: sa.Connection, _messages: list[Message]) -> None:
+        raise ValueError("cannot handle it")
+
+    def die(step: str) -> None:
+        if step == "buried":
+            raise Killed
+
+    skips: dict[str, Any] = {"batch": 1, "attempts": 1, "on_error": "skip"}
+    with pytest.raises(Killed):
+        desk.consumer("c", name, fail, steps=die, **skips).run_once()
+    recorder.events.clear()
+    waiting = desk.consumer("c", name, **skips)
+    assert waiting.redrive() == (0, 0)
+    assert seen(recorder, "consumer.batch") == [("c", "refused", 0, 0, "")]
+    assert drain(waiting) == 2
+    assert waiting.redrive() == (0, 0)
+    assert desk.effects("c") == [1, 2]
 
 
 def test_trouble_with_the_database_is_reported_as_retried(

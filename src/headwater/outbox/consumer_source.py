@@ -27,6 +27,10 @@ class Failed(Exception):
     misfit: int | None = None
 
 
+class NotYet(Exception):
+    """What was read cannot be handled before something else is; it rolls the transaction back."""
+
+
 class ConsumerSource:
     """A stream, or a partition of a topic, as a consumer sees it.
 

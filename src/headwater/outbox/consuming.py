@@ -32,17 +32,11 @@ from headwater.outages import delay_s
 from headwater.outbox.burying import Burial
 from headwater.outbox.consumer_batch import ConsumerBatch, cut_batch
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerLetters, GivenUp
-from headwater.outbox.consumer_source import ConsumerSource, Failed
+from headwater.outbox.consumer_source import ConsumerSource, Failed, NotYet
 from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.plan import ConsumerPlan, ConsumerStats
 from headwater.outbox.position import ConsumerPosition
-from headwater.outbox.requests import (
-    Ask,
-    Pause,
-    Step,
-    Transact,
-    Work,
-)
+from headwater.outbox.requests import Ask, Pause, Step, Transact, Work
 from headwater.outbox.reset import reset_tag
 
 log = logging.getLogger("headwater.outbox")
@@ -218,6 +212,10 @@ class Turn:
             if observation is not None:
                 observation.end(self._outcome(error, batch, failed.misfit), error)
             return (yield from self._fail(batch, error, failed.misfit))
+        except NotYet:
+            if observation is not None:
+                observation.end("refused")
+            raise
         except BaseException as error:
             if observation is not None:
                 observation.end(self._outcome(error), error)

@@ -32,15 +32,11 @@ from headwater.outbox.consumer_letters import (
     original,
     place_among_letters,
 )
-from headwater.outbox.consumer_source import ConsumerSource, Failed
+from headwater.outbox.consumer_source import ConsumerSource, Failed, NotYet
 from headwater.outbox.consuming import Turn
 from headwater.outbox.plan import ConsumerPlan
 from headwater.outbox.position import ConsumerPosition
 from headwater.outbox.requests import Ask, Execute, Fetch, Transact, Work
-
-
-class _NotDecided(Exception):
-    """The consumer has written a letter, and may yet apply its message."""
 
 
 class _LettersSource(ConsumerSource):
@@ -84,7 +80,7 @@ class _LettersSource(ConsumerSource):
         if (yield Execute(given_up.CLAIM, {**key, "created": noted, "message": message})):
             return True
         if noted == self._created and (position is None or position <= message):
-            raise _NotDecided
+            raise NotYet  # the consumer has written a letter, and may still apply its message
         return False
 
 
@@ -105,7 +101,7 @@ def redrive(turn: Turn) -> Work[ConsumerRedriven]:
         yield from _pass_what_is_buried(place, buried)
         try:
             yield from again.run_to(end)
-        except _NotDecided:
+        except NotYet:
             place.next = None
         done = (yield from place.look_up()) - 1
         # Letters that come later wait for nobody, and nothing waits for them.
