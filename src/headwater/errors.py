@@ -323,13 +323,17 @@ class UnknownTopic(LogError):
 
 
 class UnknownGroup(LogError):
-    """The group has never read from this stream."""
+    """The group has never read from this stream, or from this topic if that is not None."""
 
-    def __init__(self, stream: str, group: str, similar: str | None = None) -> None:
+    def __init__(
+        self, stream: str, group: str, similar: str | None = None, topic: str | None = None
+    ) -> None:
+        where = f"stream {stream!r}" if topic is None else f"topic {topic!r}"
         cure = f"did you mean {similar!r}?" if similar else "the first read of a group creates it"
-        super().__init__(f"stream {stream!r} has no group {group!r}; {cure}")
+        super().__init__(f"{where} has no group {group!r}; {cure}")
         self.stream = stream
         self.group = group
+        self.topic = topic
 
 
 class UnknownReader(LogError):

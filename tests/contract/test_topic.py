@@ -44,6 +44,19 @@ def test_a_topic_has_eight_partitions_unless_told(client: Headwater, name: str) 
     assert client.topic(name).partitions() == 8
 
 
+@pytest.mark.parametrize(("partitions", "most"), [(None, 198), (10, 198), (11, 197), (1024, 195)])
+def test_a_name_that_is_too_long_for_partitions_is_refused_before_there_is_a_topic(
+    client: Headwater, name: str, partitions: int | None, most: int
+) -> None:
+    longest = name.ljust(most, "x")
+    with pytest.raises(InvalidInput, match=f"a topic of .* 1 to {most} bytes, not {most + 1};"):
+        client.topic(f"{longest}x", partitions=partitions).write("a", b"1")
+    assert f"{longest}x" not in client.topics()
+    topic = client.topic(longest, partitions=partitions)
+    topic.write("a", b"1")
+    assert topic.delete()
+
+
 @pytest.mark.parametrize("partitions", [0, -1, 1025, 1.5, "8", True])
 def test_a_partition_count_that_cannot_be_is_refused(
     client: Headwater, name: str, partitions: int

@@ -179,6 +179,27 @@ def test_a_removed_topic_group_is_gone_from_every_partition(topic: Topic) -> Non
     assert len(take_all(group)) == 60
 
 
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda group: group.info(),
+        lambda group: group.seek("first"),
+        lambda group: group.seek({2: 1}),
+        lambda group: group.pause(),
+        lambda group: group.dead(),
+        lambda group: group.redrive(),
+        lambda group: group.discard(),
+    ],
+)
+def test_an_unknown_group_is_refused_by_the_name_of_the_topic(
+    topic: Topic, act: Callable[[TopicGroup], object]
+) -> None:
+    with pytest.raises(UnknownGroup, match=f"^topic '{topic.name}' has no group 'nobody'") as found:
+        act(topic.group("nobody"))
+    assert (found.value.topic, found.value.group) == (topic.name, "nobody")
+    assert found.value.stream == f"{topic.name}/{found.value.partition or 0}"
+
+
 # ── What is done in part ─────────────────────────────────────────────────────────────────────
 
 

@@ -120,13 +120,15 @@ AS_IT_IS: Final = GroupOptions()
 class GroupHandle:
     """A group as its operations see it: its names, and what its owner asked for.
 
-    ``option_words`` are the options as each read sends them.
+    ``option_words`` are the options as each read sends them. ``topic`` is the topic of which the
+    stream is a partition, where the group is meant as one of all partitions.
     """
 
     stream: StreamHandle
     name: str
     member: str
     options: GroupOptions = AS_IT_IS
+    topic: str | None = None
     option_words: tuple[Argument, Argument, Argument] = field(init=False)
     waiters: list[str] = field(default_factory=list, init=False)
     reads: Iterator[int] = field(default_factory=lambda: count(1), init=False)
@@ -168,7 +170,7 @@ class GroupHandle:
 
     def unknown(self) -> UnknownGroup:
         """Return the error for a group that has never read."""
-        return UnknownGroup(self.stream.name, self.name)
+        return UnknownGroup(self.stream.name, self.name, topic=self.topic)
 
 
 def list_streams() -> Operation[list[str]]:

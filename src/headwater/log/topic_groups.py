@@ -66,7 +66,9 @@ class TopicGroupHandle:
             for place in self.starts:
                 check_partition(place, len(streams))
             self._members = [
-                GroupHandle(stream, self.name, self.member, self._options_in(place))
+                GroupHandle(
+                    *(stream, self.name, self.member, self._options_in(place), self.topic.name)
+                )
                 for place, stream in enumerate(streams)
             ]
             if self.options.ordered:

@@ -21,7 +21,7 @@ from headwater.log import node, reading, retention, writing
 from headwater.log.entries import encoded_entries
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import TOPICS, topic_key
-from headwater.log.limits import MAX_PARTITIONS, check_count
+from headwater.log.limits import MAX_NAME_BYTES, MAX_PARTITIONS, check_count
 from headwater.log.types import (
     DecodedTopicMessage,
     HeadedTopicMessage,
@@ -55,6 +55,14 @@ class TopicHandle:
             if not wanted:
                 raise InvalidInput("a topic needs at least 1 partition")
         self.key = topic_key(name)
+        # Before the topic exists: its partitions are streams, which have longer names.
+        count = wanted or DEFAULT_PARTITIONS
+        size, most = len(name.encode()), MAX_NAME_BYTES - len(f"/{count - 1}")
+        if size > most:
+            raise InvalidInput(
+                f"the name of a topic of {count} partitions must have 1 to {most} bytes, "
+                f"not {size}; choose another"
+            )
         self.name = name
         self.wanted = wanted
         self.registered = registered

@@ -67,8 +67,9 @@ def known_group(url: str | None, name: str, group: str) -> Iterator[TopicGroup]:
             yield topic.group(group)
         except UnknownGroup as error:
             known = {one for facts in topic.info() for one in facts.groups}
-            found = UnknownGroup(error.stream, group, similar(group, known - {group}))
-            found.partition, found.partitions_done = error.partition, error.partitions_done
+            found = UnknownGroup(error.stream, group, similar(group, known - {group}), name)
+            if group in known:
+                found.partition, found.partitions_done = error.partition, error.partitions_done
             raise found from None
 
 
@@ -272,6 +273,6 @@ def remove_group(
         pending = sum(info.pending for info in found.info())
         confirm(f"Remove {group}, its position and {pending} pending messages?", yes)
         if not found.remove():
-            raise UnknownGroup(name, group)
+            raise UnknownGroup(name, group, topic=name)
     done = views.streams.TopicGroupRemovedView(topic=name, group=group)
     output.answer(done, f"removed {group}", as_json)

@@ -204,7 +204,7 @@ async def remove_topic_group(call: ApiCall) -> TopicGroupRemovedView:
     """Remove a group from all partitions; retention no longer waits for it."""
     topic, group = call.names
     if not await (await _group(call)).remove():
-        raise UnknownGroup(topic, group)
+        raise UnknownGroup(topic, group, topic=topic)
     return TopicGroupRemovedView(topic=topic, group=group)
 
 
