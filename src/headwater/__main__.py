@@ -15,10 +15,9 @@ def main() -> None:
     """Run the command that the arguments of this process name, and exit with its code."""
     try:
         # Imported here, so that Ctrl-C is answered while it loads.
-        from headwater.cli.main import app
         from headwater.cli.narrowing import narrowed
 
-        narrowed(app, sys.argv[1:])()
+        narrowed(sys.argv[1:])()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except OSError as error:

@@ -11,13 +11,13 @@ from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.codecs import AnyCodec, Value, ValueCodec
 from headwater.errors import StoreError, UnreadableNode
 from headwater.inputs import Duration
-from headwater.log.handles import list_streams, list_topics
-from headwater.log.stream import Stream
+from headwater.log.registry import list_streams, list_topics
 from headwater.profiles import store_of
 from headwater.store.faults import Refusal
 from headwater.store.store import Store
 
-# A process that only reads a stream, such as those that Spark starts, imports nothing else.
+# Each data type is imported with its first use: a process that only reads a stream, such as those
+# that Spark starts, imports no other, and a command on queues does without Arrow.
 if TYPE_CHECKING:
     from headwater.failures import LetterFilter
     from headwater.ick.ick import Ick, IckChannel
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headwater.log.housekeeping import Kept
     from headwater.log.letter_walks import LetterAction
     from headwater.log.replaying import Replayed
+    from headwater.log.stream import Stream
     from headwater.log.topic import Topic
     from headwater.queue.queue import Queue
     from headwater.queue.types import KeptQueue
@@ -64,6 +65,8 @@ class Headwater:
         Pydantic model, or a pair of functions (encode, decode). Writes then take such values, and
         ``data`` of a message is one. Without a codec, values are bytes.
         """
+        from headwater.log.stream import Stream
+
         return Stream(self.store, self._handles.stream(name, codec), self._handles.member)
 
     @overload

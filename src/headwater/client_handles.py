@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.codecs import AnyCodec, coder_of
 from headwater.inputs import Duration, check_ms, deadline
-from headwater.log.handles import StreamHandle, list_deleted, list_streams
+from headwater.log.registry import list_deleted, list_streams
 from headwater.store.call import Operation
 
 # Each data type is imported with its first use; see ``client``.
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headwater.ick.layout import ChannelHandle
     from headwater.ick.single import IckHandle
     from headwater.ick.types import KeptChannel
+    from headwater.log.handles import StreamHandle
     from headwater.log.housekeeping import Kept
     from headwater.log.topics import TopicHandle
     from headwater.queue.handles import QueueHandle
@@ -51,6 +52,8 @@ class ClientHandles:
 
     def stream(self, name: str, codec: AnyCodec[Any] | None = None) -> StreamHandle:
         """Return the handle of a stream."""
+        from headwater.log.handles import StreamHandle
+
         return StreamHandle(name, self._registered, coder_of(codec))
 
     def topic(

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.failures import LetterFilter
 from headwater.log import grouping, letter_walks, reading
-from headwater.log.handles import GroupHandle, StreamHandle, list_streams
+from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.letter_walks import LetterAction
 from headwater.log.limits import MAX_LETTERS
+from headwater.log.registry import list_streams
 from headwater.log.types import Redriven
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue import inspecting

@@ -13,12 +13,14 @@ from collections.abc import Iterator
 
 import pytest
 import typer
+from typer.main import get_command
 from typer.models import CommandInfo
+from typer.testing import CliRunner
 
 import headwater
-from headwater.cli import help_text, line_input, options, output, spark, timeline
+from headwater.cli import help_text, line_input, narrowing, options, output, spark, timeline
 from headwater.cli.main import app
-from headwater.cli.narrowing import name_of, narrowed
+from headwater.cli.narrowing import every_command, name_of, narrowed
 from headwater.errors import InvalidInput
 from headwater.timeline import Farm
 
@@ -201,17 +203,52 @@ def test_a_command_is_built_alone_and_is_the_same() -> None:
     assert len(every) > 100
     assert len(set(every)) == len(every)
     for path in every:
-        assert list(paths(narrowed(app, [*path, "--json"]))) == [path]
-    assert list(paths(app)) == every, "the whole is as it was"
+        assert list(paths(narrowed([*path, "--json"]))) == [path]
+    assert list(paths(every_command())) == every, "the whole is as it was"
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("--help",), ("--store", "stream", "queue", "list"), ("strem", "reed")]
+    "options", [("--store", "queue"), ("--store=queue", "--profile", "-h"), ("--config", "a b")]
 )
+def test_options_before_a_command_do_not_hide_it(options: tuple[str, ...]) -> None:
+    assert list(paths(narrowed([*options, "stream", "list"]))) == [("stream", "list")]
+
+
+def test_every_option_before_a_command_is_known() -> None:
+    takes = {
+        name
+        for one in get_command(app).params
+        if not getattr(one, "is_flag", True)
+        for name in one.opts
+    }
+    assert takes == set(narrowing._TAKING)
+
+
+@pytest.mark.parametrize("words", [("--verison",), ("strem", "reed")])
 def test_what_names_no_command_leaves_all(words: tuple[str, ...]) -> None:
-    assert narrowed(app, words) is app
-    inner = narrowed(app, ["stream", *words])
+    assert list(paths(narrowed(words))) == list(paths(app))
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("--store", "stream"), ("strem", "reed")])
+def test_what_names_no_command_of_a_group_leaves_all_of_it(words: tuple[str, ...]) -> None:
+    inner = narrowed(["stream", *words])
     assert list(paths(inner)) == [path for path in paths(app) if path[0] == "stream"]
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("--store", "stream", "--help")])
+def test_the_help_of_the_program_is_the_same_without_the_commands_of_groups(
+    words: tuple[str, ...],
+) -> None:
+    part = narrowed(words)
+    assert {path[0] for path in paths(part)}.isdisjoint({"stream", "queue", "spark"})
+    texts = [CliRunner().invoke(program, ["--help"]).output for program in (part, app)]
+    assert texts[0] == texts[1]
+    assert "Write, read and manage streams." in texts[0]
+
+
+def test_words_are_completed_among_all_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_HEADWATER_COMPLETE", "complete_bash")
+    assert list(paths(narrowed(()))) == list(paths(app))
 
 
 def test_a_client_waits_for_no_function_of_arrow() -> None:

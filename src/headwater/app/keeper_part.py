@@ -11,7 +11,8 @@ from headwater.app.resources import Resources
 from headwater.client import Headwater
 from headwater.errors import StoreError, UnreadableNode
 from headwater.inputs import Span, check_span
-from headwater.log.handles import StreamHandle, list_deleted
+from headwater.log.handles import StreamHandle
+from headwater.log.registry import list_deleted
 from headwater.log.retention import free
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal

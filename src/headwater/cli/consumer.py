@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headwater.client import Headwater
     from headwater.outbox import Consumer
 
-app = typer.Typer(no_args_is_help=True, help="Manage consumers whose position is in SQL.")
+app = typer.Typer()
 
 ConsumerName = Annotated[
     str, typer.Argument(metavar="CONSUMER", help="Name of the consumer.", show_default=False)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headwater.timed.states import JobEvent
     from headwater.timed.timed_jobs import TimedJobs
 
-app = typer.Typer(no_args_is_help=True, help="Manage timed jobs.")
+app = typer.Typer()
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", show_default=False)]
 

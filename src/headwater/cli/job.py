@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from headwater.store.job_notes import ServerJob
     from headwater.views.server_jobs import ServerJobView
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="See and stop the jobs of servers: redrives, discards, replays, scrubs.",
-)
+app = typer.Typer()
 # A server that has a job ends it within about a second; one that is gone has it for ten.
 _WAITED_S: Final = 15.0
 _POLLED_S: Final = 0.2

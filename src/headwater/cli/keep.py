@@ -11,8 +11,7 @@ from headwater import views
 from headwater.cli import output
 from headwater.cli.monitoring_options import MonitoringFlags
 from headwater.cli.option_groups import grouped
-from headwater.cli.options import AsJson, StoreUrl, connected, known
-from headwater.cli.queue.cli_types import known_in
+from headwater.cli.options import AsJson, StoreUrl, connected, known, queue_of
 from headwater.errors import StoreError, UnreadableNode
 from headwater.outages import store_may_recover
 
@@ -86,7 +85,7 @@ def keep(
         for name in streams or ():
             known(hw, name)
         for name in queues or ():
-            known_in(hw, name)
+            queue_of(hw, name)
         chores = _chores(hw, streams, queues, as_json)
         while not stop.is_set():
             done = True
@@ -119,7 +118,8 @@ def _chores(
     hw: Headwater, streams: list[str] | None, queues: list[str] | None, as_json: bool
 ) -> list[_Chores]:
     """Return what a round has to do: everything, or only the objects that were named."""
-    from headwater.log.handles import StreamHandle, list_deleted
+    from headwater.log.handles import StreamHandle
+    from headwater.log.registry import list_deleted
     from headwater.log.retention import free
 
     named: dict[str, str] = {}

@@ -23,9 +23,7 @@ from headwater.errors import InvalidInput
 if TYPE_CHECKING:
     from headwater.client import Headwater
 
-app = typer.Typer(
-    no_args_is_help=True, help="Redrive or discard dead letters of all groups and queues together."
-)
+app = typer.Typer()
 _Names = Annotated[
     list[str] | None,
     typer.Argument(

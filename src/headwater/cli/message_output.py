@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from rich.text import Text
-
 from headwater import views
 from headwater.cli import output
 from headwater.cli.line_format import Format
@@ -68,6 +66,8 @@ def _row(found: Found) -> tuple[object, ...]:
 
 
 def _show_line(found: Found) -> None:
+    from rich.text import Text
+
     offset, time, tag, value = (output.readable(cell) for cell in _row(found))
     place = _partition(found)
     where = offset if place is None else f"{place}:{offset}"

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headwater.cli import completing
-from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
+from headwater.errors import InvalidInput, UnknownQueue, UnknownStream, UnknownTopic
 from headwater.inputs import MAX_EXACT, parse_size, parse_span
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
     from headwater.log.stream import Stream
     from headwater.log.topic import Topic
+    from headwater.queue.queue import Queue
 
 
 def _or_of_root(context: typer.Context, value: str | None) -> str | None:
@@ -163,6 +164,14 @@ def topic_of(hw: Headwater, name: str) -> Topic:
     if name not in names:
         raise UnknownTopic(name, similar(name, names))
     return hw.topic(name)
+
+
+def queue_of(hw: Headwater, name: str) -> Queue:
+    """Return a queue that exists; raises UnknownQueue."""
+    queue = hw.queue(name)
+    if not queue.stats().exists:
+        raise UnknownQueue(name, similar(name, hw.queues()))
+    return queue
 
 
 @contextmanager

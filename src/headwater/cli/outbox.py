@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headwater.metrics.exposition import Page
     from headwater.outbox import Outbox, Progress, Status, Streamer
 
-app = typer.Typer(no_args_is_help=True, help="Move what SQL transactions staged to the log.")
+app = typer.Typer()
 
 _LOOK_S = 1.0
 # The rate is taken over this many looks.

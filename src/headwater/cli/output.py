@@ -14,13 +14,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+# Rich is imported for what needs it: a plain line and JSON are printed without.
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from headwater.views.record import View
 
 T = TypeVar("T")
@@ -35,14 +33,11 @@ _LEAST_FOLDED = 16
 _TEXTS = {"tag", "value", "member"}
 
 
-class _PlainConsole(Console):
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # rich would end the program, with exit code 1
-
-
 def console(*, stderr: bool = False) -> Console:
     """Return a console for the present standard output or error."""
-    found = _PlainConsole(stderr=stderr, highlight=False)
+    from headwater.cli.plain_console import PlainConsole
+
+    found = PlainConsole(stderr=stderr, highlight=False)
     if not found.is_terminal:
         found.width = _UNBOUNDED
     return found
@@ -131,6 +126,10 @@ def show_table(
     if _least_width(headings, cells, fold) > out.width:
         _show_apart(headings, cells, styles or {}, out)
         return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     for place, heading in enumerate(headings):
         table.add_column(
@@ -146,6 +145,8 @@ def show_table(
 
 def _least_width(headings: Sequence[str], cells: Sequence[Sequence[str]], fold: int) -> int:
     """Return the columns of a terminal that a table needs to be readable."""
+    from rich.cells import cell_len
+
     widths = [max(map(cell_len, column)) for column in zip(headings, *cells, strict=True)]
     folded = len(widths) - fold
     widths[folded:] = [min(width, _LEAST_FOLDED) for width in widths[folded:]]
@@ -159,6 +160,9 @@ def _show_apart(
     out: Console,
 ) -> None:
     """Print each row as lines: a heading with its cell."""
+    from rich.table import Table
+    from rich.text import Text
+
     for number, row in enumerate(cells):
         if number:
             out.print()
@@ -174,6 +178,8 @@ def _plain_lines(
     headings: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
 ) -> Iterator[str]:
     """Yield the lines of a table for a file or a pipe: as wide as needed, quick however long."""
+    from rich.cells import cell_len
+
     widths = [max(map(cell_len, column)) for column in zip(headings, *cells, strict=True)]
 
     def line(row: Sequence[str]) -> str:
@@ -190,6 +196,9 @@ def _plain_lines(
 
 def show_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Print names, each with its fact."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
@@ -200,6 +209,11 @@ def show_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 def say(text: str, style: str = "") -> None:
     """Print one line."""
+    if not style:
+        typer.echo(readable(text))
+        return
+    from rich.text import Text
+
     console().print(Text(readable(text), style), soft_wrap=True)
 
 

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from headwater.log.stream import Stream
     from headwater.views.readers import ReaderView
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Manage the readers that retention waits for: SQL consumers, Spark queries, yours.",
-)
+app = typer.Typer()
 
 ReaderName = Annotated[
     str, typer.Argument(metavar="READER", help="Name of the reader.", show_default=False)

@@ -15,7 +15,7 @@ from headwater.errors import InvalidInput
 if TYPE_CHECKING:
     from headwater.store.embedded import EmbeddedStatus
 
-app = typer.Typer(no_args_is_help=True, help="Start and stop an embedded store by hand.")
+app = typer.Typer()
 
 
 def _directory(url: str | None) -> Path:

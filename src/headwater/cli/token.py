@@ -11,9 +11,7 @@ from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson
 
-app = typer.Typer(
-    no_args_is_help=True, help="Create and remove the tokens that clients of `serve` send."
-)
+app = typer.Typer()
 
 TokensFile = Annotated[
     Path,

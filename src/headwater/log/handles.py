@@ -12,7 +12,7 @@ from headwater.codecs import Coder
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.log.entries import encoded_entries
 from headwater.log.history import NOTHING_SEEN, SeenHistory
-from headwater.log.keys import DELETED, STREAMS, TOPICS, stream_key
+from headwater.log.keys import STREAMS, stream_key
 from headwater.log.limits import MAX_OFFSET, check_count, check_name, check_offset
 from headwater.log.runs import NOTHING_HELD, Held
 from headwater.log.types import DecodedMessage, Message
@@ -171,22 +171,3 @@ class GroupHandle:
     def unknown(self) -> UnknownGroup:
         """Return the error for a group that has never read."""
         return UnknownGroup(self.stream.name, self.name, topic=self.topic)
-
-
-def list_streams() -> Operation[list[str]]:
-    """Return the names of all streams, sorted."""
-    return sorted(name.decode() for name in (yield _list(STREAMS)))
-
-
-def list_deleted() -> Operation[list[str]]:
-    """Return the names of streams that were deleted and are not freed yet, sorted."""
-    return sorted(name.decode() for name in (yield _list(DELETED)))
-
-
-def list_topics() -> Operation[list[str]]:
-    """Return the names of all topics, sorted."""
-    return sorted(name.decode() for name in (yield _list(TOPICS)))
-
-
-def _list(registry: str) -> Call:
-    return Call("hw_registry_list", registry, read_only=True)

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from headwater.errors import InvalidInput, LostFuture, OutcomeUnknown, ReusedSequence, StaleSequence
 from headwater.inputs import MAX_NAME_BYTES, check_name
 from headwater.log import reading, retention, writing
-from headwater.log.handles import StreamHandle, list_streams
+from headwater.log.handles import StreamHandle
+from headwater.log.registry import list_streams
 from headwater.log.types import Message
 from headwater.store.call import Operation
 from headwater.timed.states import (

@@ -18,7 +18,8 @@ from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels
 from headwater.ick.types import ChannelStats
 from headwater.log import grouping, reading
 from headwater.log.extents import partitions_of
-from headwater.log.handles import GroupHandle, StreamHandle, list_streams, list_topics
+from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.registry import list_streams, list_topics
 from headwater.log.replies import record, rows
 from headwater.log.types import GroupInfo, StreamInfo
 from headwater.queue import inspecting

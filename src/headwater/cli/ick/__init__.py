@@ -8,7 +8,7 @@ import headwater.cli.ick.channel as channel
 import headwater.cli.ick.layout as layout
 import headwater.cli.ick.single as single
 
-app = typer.Typer(no_args_is_help=True, help="Add to dirty lists, and process them.")
+app = typer.Typer()
 app.command("add")(single.add)
 app.command("reserve")(single.reserve)
 app.command("commit")(single.commit)

@@ -9,7 +9,7 @@ import headwater.cli.queue.messages as messages
 import headwater.cli.queue.upkeep as upkeep
 import headwater.cli.queue.work as work
 
-app = typer.Typer(no_args_is_help=True, help="Push to queues, process and manage them.")
+app = typer.Typer()
 app.command("list")(upkeep.list_queues)
 app.command("push")(messages.push)
 app.command("pop")(messages.pop)

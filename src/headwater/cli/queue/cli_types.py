@@ -10,11 +10,9 @@ import typer
 
 from headwater import views
 from headwater.cli import completing, output
-from headwater.cli.options import connected, refused, similar
-from headwater.errors import UnknownQueue
+from headwater.cli.options import connected, queue_of, refused
 
 if TYPE_CHECKING:
-    from headwater.client import Headwater
     from headwater.queue.queue import Queue
     from headwater.queue.types import QueueItem
 
@@ -33,15 +31,7 @@ QueueName = Annotated[
 def known_queue(url: str | None, name: str) -> Iterator[Queue]:
     """Yield a queue that exists; raises UnknownQueue, as most often the name is mistyped."""
     with connected(url) as hw:
-        yield known_in(hw, name)
-
-
-def known_in(hw: Headwater, name: str) -> Queue:
-    """Return a queue that exists; raises UnknownQueue."""
-    queue = hw.queue(name)
-    if not queue.stats().exists:
-        raise UnknownQueue(name, similar(name, hw.queues()))
-    return queue
+        yield queue_of(hw, name)
 
 
 def check_ids(ids: Sequence[str]) -> Sequence[str]:

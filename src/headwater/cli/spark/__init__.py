@@ -13,9 +13,7 @@ import headwater.cli.spark.status as status
 import headwater.cli.spark.totals as totals
 import headwater.cli.spark.walk as walk
 
-app = typer.Typer(
-    no_args_is_help=True, help="Add up, compare, compact and archive streams with Spark."
-)
+app = typer.Typer()
 app.command("totals")(totals.totals)
 app.command("reconcile")(reconcile.reconcile)
 app.command("compact")(compact.compact)

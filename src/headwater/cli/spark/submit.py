@@ -17,9 +17,10 @@ def main() -> None:
     # pass for others of the same name.
     here = Path(__file__).resolve().parent
     sys.path[:] = [place for place in sys.path if Path(place).resolve() != here]
-    from headwater.cli.main import app
+    from headwater.cli.narrowing import narrowed
 
-    app(["spark", *sys.argv[1:]], prog_name="headwater")
+    words = ["spark", *sys.argv[1:]]
+    narrowed(words)(words, prog_name="headwater")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import headwater.cli.stream.searching as searching
 import headwater.cli.stream.tracing as tracing
 import headwater.cli.stream.upkeep as upkeep
 
-app = typer.Typer(no_args_is_help=True, help="Write, read and manage streams.")
+app = typer.Typer()
 app.command("list")(upkeep.list_streams)
 app.command("write")(messages.write)
 app.command("read")(messages.read)

@@ -13,7 +13,7 @@ import headwater.cli.timeline.status as status
 import headwater.cli.timeline.walk as walk
 import headwater.cli.timeline.walks as walks
 
-app = typer.Typer(no_args_is_help=True, help="Timelines on a farm of clusters.")
+app = typer.Typer()
 app.command("insert")(records.insert)
 app.command("delete")(records.delete)
 app.command("select")(records.select)

@@ -9,7 +9,7 @@ import headwater.cli.topic.letters as letters
 import headwater.cli.topic.messages as messages
 import headwater.cli.topic.upkeep as upkeep
 
-app = typer.Typer(no_args_is_help=True, help="Write, read and manage topics.")
+app = typer.Typer()
 app.command("create")(upkeep.create)
 app.command("list")(upkeep.list_topics)
 app.command("write")(messages.write)

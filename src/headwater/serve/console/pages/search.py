@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 
 from headwater.errors import HeadwaterError
-from headwater.log.handles import StreamHandle, list_topics
+from headwater.log.handles import StreamHandle
 from headwater.log.reading import info as stream_info
+from headwater.log.registry import list_topics
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.links import (
     channel_link,
