@@ -72,8 +72,8 @@ def load(
         if name is None:
             return None
         raise InvalidInput(
-            f"there is no {FILE_NAME} in {Path.cwd()} or above it, so no profile {name!r}; "
-            f"write one, or name the file by {named_by}"
+            f"there is no {FILE_NAME} in the current directory or above it, so no profile "
+            f"{name!r}; write one, or name the file by {named_by}"
         )
     content = _parse(file, named_by)
     name = name if name is not None else content.get("default")
@@ -142,7 +142,10 @@ def applied(profile: Profile | None) -> Iterator[None]:
 
 
 def _nearest(named_by: str) -> Path | None:
-    folder = Path.cwd()
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:
+        return None  # the current directory was removed
     for place in (folder, *folder.parents):
         file = place / FILE_NAME
         try:

@@ -170,7 +170,9 @@ def make_plain(group: typer.Typer) -> None:
     """Give all commands plain help: the terminal decides where the lines of a paragraph break."""
     for command in group.registered_commands:
         command.cls = PlainCommand
-        paragraphs = inspect.cleandoc(getattr(command.callback, "__doc__", "")).split("\n\n")
+        # Python -OO keeps no docstrings.
+        said = getattr(command.callback, "__doc__", None) or ""
+        paragraphs = inspect.cleandoc(said).split("\n\n")
         command.help = "\n\n".join(part.replace("\n", " ") for part in paragraphs)
     for inner in group.registered_groups:
         if inner.typer_instance is not None:

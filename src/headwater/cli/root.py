@@ -13,7 +13,7 @@ import typer
 from headwater import profiles
 from headwater.cli import output
 from headwater.cli.help_text import USAGE_ERROR, PlainGroup, usage_text
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, InvalidInput
 from headwater.profiles import CONFIG_VARIABLE, PROFILE_VARIABLE
 
 HELP_OPTIONS = ("-h", "--help")
@@ -27,7 +27,7 @@ class _OneLineErrors(PlainGroup):
     """
 
     def make_context(self, *args: Any, **options: Any) -> Any:
-        with _one_line(), output.ending_with_its_reader():
+        with _one_line(), output.ending_with_its_reader(), _installing():
             return super().make_context(*args, **options)
         raise typer.Exit
 
@@ -49,6 +49,20 @@ def _one_line() -> Iterator[None]:
             raise  # it is the help, which is shown already
         typer.echo(f"error: {usage_text(error)}", err=True)
         raise typer.Exit(2) from None
+
+
+@contextmanager
+def _installing() -> Iterator[None]:
+    """Explain that the completion cannot be installed: what else is parsed opens no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise  # of standard output
+        raise InvalidInput(
+            f"cannot install the completion: {error.strerror} ({error.filename}); print it with "
+            "--show-completion, and put it where your shell finds it"
+        ) from None
 
 
 def bare_root() -> typer.Typer:

@@ -23,15 +23,32 @@ _LONGEST_SOCKET_PATH = 103
 
 
 def default_directory() -> Path:
-    """Return `$HEADWATER_DIR`, or `.headwater` in the current directory."""
-    return absolute(os.environ.get(DIRECTORY_VARIABLE) or ".headwater")
+    """Return `$HEADWATER_DIR`, or `.headwater` in the current directory.
+
+    It is relative when the current directory was removed, which only an embedded store minds.
+    """
+    directory = os.environ.get(DIRECTORY_VARIABLE) or ".headwater"
+    try:
+        return absolute(directory)
+    except EmbeddedServerFailed:
+        return Path(directory)
 
 
 def absolute(directory: Path | str) -> Path:
-    """Accept the name of a directory."""
+    """Accept the name of a directory.
+
+    Raises InvalidInput, and EmbeddedServerFailed when it is relative to one that was removed.
+    """
     if not str(directory) or "\0" in str(directory):
         raise InvalidInput(f"{str(directory)!r} cannot be a data directory; name a directory")
-    return Path(directory).absolute()
+    try:
+        return Path(directory).absolute()
+    except FileNotFoundError:
+        raise EmbeddedServerFailed(
+            f"cannot keep an embedded store in {directory}: the current directory was removed; "
+            f"change to another, or name a directory from / on, in the URL or by "
+            f"${DIRECTORY_VARIABLE}"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -92,7 +109,8 @@ def socket_path(directory: Path) -> str:
     """Return a path to the socket that is short enough to connect to.
 
     When the directory's own path is too long, that is by way of a symbolic link in the temporary
-    directory. The link must be ours, so that nobody can lead us to another server.
+    directory. The link must be ours, so that nobody can lead us to another server. Raises
+    EmbeddedServerFailed when it cannot be made.
     """
     link = _socket_link(directory)
     if link is None:
@@ -100,8 +118,15 @@ def socket_path(directory: Path) -> str:
     if not _is_own_link(link, directory):
         # A name of its own, then a rename: others never see the link missing or half made.
         fresh = link.with_name(f"{link.name}-{os.urandom(4).hex()}")
-        fresh.symlink_to(directory)
-        fresh.replace(link)
+        try:
+            fresh.symlink_to(directory)
+            fresh.replace(link)
+        except OSError as error:
+            raise EmbeddedServerFailed(
+                f"the path {directory} is too long for a socket, and no link to it can be made in "
+                f"{link.parent}: {error.strerror}; set $TMPDIR to a directory that can be written, "
+                f"or choose a shorter path, in the URL or by ${DIRECTORY_VARIABLE}"
+            ) from error
     return str(link / supervisor.SOCKET)
 
 
