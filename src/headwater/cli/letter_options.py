@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from headwater.cli.option_groups import OptionGroup
 from headwater.cli.options import point_in_time
 from headwater.failures import LetterFilter
 from headwater.store.pacing import MAX_RATE
 
+AtMost = Annotated[
+    int | None,
+    typer.Option(
+        "--count", "-c", min=1, metavar="N", help="At most N dead letters.", show_default="all"
+    ),
+]
 WithTag = Annotated[
     str | None, typer.Option("--tag", help="Only letters whose message has this tag.")
 ]
@@ -43,25 +51,30 @@ AtRate = Annotated[
 ]
 
 
-def letter_filter(
-    error: str | None,
-    min_attempts: int | None,
-    after: str | None,
-    before: str | None,
-    tag: str | None = None,
-) -> LetterFilter | None:
-    """Return the filter that options ask for; None when there is none."""
-    found = LetterFilter(tag, error, min_attempts, _ms(after, "--after"), _ms(before, "--before"))
-    return None if found == LetterFilter() else found
+@dataclass(frozen=True)
+class LetterFlags(OptionGroup):
+    """Which dead letters are meant, by what is known of them; a queue's have no tags."""
+
+    error: WithError = None
+    min_attempts: MinAttempts = None
+    after: BuriedAfter = None
+    before: BuriedBefore = None
+
+    def filter(self, tag: str | None = None, named: object = None) -> LetterFilter | None:
+        """Return the filter that options ask for, None when there is none.
+
+        Refuses one together with letters that are ``named``.
+        """
+        after, before = _ms(self.after, "--after"), _ms(self.before, "--before")
+        found = LetterFilter(tag, self.error, self.min_attempts, after, before)
+        if found == LetterFilter():
+            return None
+        if named:
+            raise typer.BadParameter("name letters, or give --tag, --error and the like, not both")
+        return found
 
 
 def _ms(word: str | None, option: str) -> int | None:
     if word is None:
         return None
     return int(point_in_time(word, option).timestamp() * 1000)
-
-
-def check_one_choice(named: object, matching: LetterFilter | None) -> None:
-    """Refuse letters that are named together with a filter."""
-    if named and matching is not None:
-        raise typer.BadParameter("name letters, or give --tag, --error and the like, not both")

@@ -8,15 +8,8 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.letter_options import (
-    AtRate,
-    BuriedAfter,
-    BuriedBefore,
-    MinAttempts,
-    WithError,
-    WithTag,
-    letter_filter,
-)
+from headwater.cli.letter_options import AtRate, LetterFlags, WithTag
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, StoreUrl, Yes, confirm, connected, similar
 from headwater.errors import InvalidInput
 
@@ -67,19 +60,18 @@ def list_places(names: _Names = None, store: StoreUrl = None, as_json: AsJson = 
 
 
 @app.command("redrive")
+@grouped
 def redrive(
+    *,
     names: _Names = None,
     tag: WithTag = None,
-    error: WithError = None,
-    min_attempts: MinAttempts = None,
-    after: BuriedAfter = None,
-    before: BuriedBefore = None,
+    fitting: LetterFlags,
     rate: AtRate = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Return dead letters of all groups and queues to them; their attempts begin anew."""
-    matching = letter_filter(error, min_attempts, after, before, tag)
+    matching = fitting.filter(tag)
     with connected(store) as hw:
         done = hw.redrive_everywhere(*_known(hw, names), matching=matching, rate_per_s=rate)
     lost = f"; {done.gone} stay, because streams no longer hold them" if done.gone else ""
@@ -91,20 +83,19 @@ def redrive(
 
 
 @app.command("discard")
+@grouped
 def discard(
+    *,
     names: _Names = None,
     tag: WithTag = None,
-    error: WithError = None,
-    min_attempts: MinAttempts = None,
-    after: BuriedAfter = None,
-    before: BuriedBefore = None,
+    fitting: LetterFlags,
     rate: AtRate = None,
     yes: Yes = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Forget dead letters of all groups and queues, for ever; asks before that."""
-    matching = letter_filter(error, min_attempts, after, before, tag)
+    matching = fitting.filter(tag)
     with connected(store) as hw:
         chosen = _known(hw, names)
         confirm("Forget dead letters of all groups and queues that fit, for ever?", yes)

@@ -81,12 +81,6 @@ StopAfter = Annotated[
     int | None,
     typer.Option("--count", "-c", min=0, metavar="N", help="Stop after N messages."),
 ]
-AtMost = Annotated[
-    int | None,
-    typer.Option(
-        "--count", "-c", min=1, metavar="N", help="At most N dead letters.", show_default="all"
-    ),
-]
 
 
 def check_group_options(group: str | None, ack_ms: int | None, expire_ms: int | None) -> None:
