@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Collection
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
 from headwater.cli import options
+from headwater.cli.option_groups import OptionGroup
 from headwater.errors import InvalidInput
 
 GroupStart = Annotated[
@@ -55,37 +56,33 @@ KeepOrder = Annotated[
 ]
 
 
-class GroupSettings(NamedTuple):
+@dataclass(frozen=True)
+class GroupSettings(OptionGroup):
     """What a command was asked to set; None leaves a setting as it is."""
 
-    start: Literal["first", "last"] | int | dt.datetime | None
-    max_pending: int | None
-    dead_letters: bool | str | None
-    ordered: bool
+    start: GroupStart = None
+    max_pending: MaxPending = None
+    dead_letters: KeepLetters = None
+    letters_to: LettersTo = None
+    ordered: KeepOrder = False
 
-    @classmethod
-    def of(
-        cls,
-        start: str | None,
-        max_pending: int | None,
-        dead_letters: bool | None,
-        letters_to: str | None,
-        ordered: bool,
-    ) -> GroupSettings:
-        """Return what the options ask for; refuses what does not go together."""
-        given = (start, max_pending, dead_letters, letters_to, ordered or None)
-        if all(option is None for option in given):
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of ``group`` beside its name; refuses what does not go together."""
+        if self == GroupSettings():
             raise typer.BadParameter(
                 "give --start, --max-pending, --dead-letters, --no-dead-letters, "
                 "--dead-letters-to or --ordered"
             )
-        if dead_letters is not None and letters_to is not None:
+        if self.dead_letters is not None and self.letters_to is not None:
             raise typer.BadParameter(
                 "--dead-letters-to excludes --dead-letters and --no-dead-letters"
             )
-        position = None if start is None else options.position(start, "--start")
-        letters = dead_letters if letters_to is None else letters_to
-        return cls(position, max_pending, letters, ordered)
+        return {
+            "start": "first" if self.start is None else options.position(self.start, "--start"),
+            "max_pending": self.max_pending,
+            "dead_letters": self.dead_letters if self.letters_to is None else self.letters_to,
+            "ordered": self.ordered,
+        }
 
     def check(self, where: str, group: str, there: Collection[str]) -> None:
         """Refuse to create a group that is there, or to change one that is not."""

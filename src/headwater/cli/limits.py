@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -63,6 +64,13 @@ def wanted_limits(
     if limits and none:
         raise typer.BadParameter("--none removes all limits; give it alone")
     return limits if limits else NO_LIMITS if none else None
+
+
+def change_limits(
+    limit: Callable[[Limits], Limits], present: Limits, wanted: Limits | None
+) -> tuple[Limits, Limits]:
+    """Set the limits that are wanted, if any; returns those that count now, and those before."""
+    return (present, present) if wanted is None else (wanted, limit(wanted))
 
 
 def limits_text(limits: Limits, before: Limits) -> str:

@@ -94,6 +94,10 @@ TopicName = Annotated[
         autocompletion=completing.topics,
     ),
 ]
+OnePartition = Annotated[
+    int | None,
+    typer.Option("--partition", "-p", min=0, metavar="P", help="Only this partition."),
+]
 GroupName = Annotated[
     str,
     typer.Argument(

@@ -8,7 +8,14 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.limits import HandOutRate, InFlight, NoLimits, limits_text, wanted_limits
+from headwater.cli.limits import (
+    HandOutRate,
+    InFlight,
+    NoLimits,
+    change_limits,
+    limits_text,
+    wanted_limits,
+)
 from headwater.cli.options import AsJson, Count, StoreUrl, Yes, confirm, connected
 from headwater.cli.queue.cli_types import QueueName, check_ids, known_queue, show_items
 
@@ -170,10 +177,7 @@ def limit(
     wanted = wanted_limits(max_in_flight, rate, none)
     with connected(store) as hw:
         queue = hw.queue(name)
-        before = queue.stats().limits
-        limits = before if wanted is None else wanted
-        if wanted is not None:
-            before = queue.limit(wanted)
+        limits, before = change_limits(queue.limit, queue.stats().limits, wanted)
     done = views.limits.QueueLimitsView(queue=name, limits=limits, before=before)
     output.answer(done, limits_text(limits, before), as_json)
 

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headwater import views
 from headwater.cli import options, output
-from headwater.cli.group_settings import (
-    GroupSettings,
-    GroupStart,
-    KeepLetters,
-    KeepOrder,
-    LettersTo,
-    MaxPending,
-)
+from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, state_text, terms_text
+from headwater.cli.group_settings import GroupSettings
 from headwater.cli.limits import (
     HandOutRate,
     InFlight,
     InFlightPerKey,
     NoLimits,
     RatePerKey,
+    change_limits,
     limits_text,
     wanted_limits,
 )
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
     GroupName,
@@ -45,21 +41,6 @@ from headwater.errors import UnknownGroup
 
 if TYPE_CHECKING:
     from headwater.log.group import Group
-    from headwater.log.types import GroupInfo
-
-# What is shown of a row that has a ``group``.
-GROUP_COLUMNS: dict[str, Callable[[Any], object]] = {
-    "group": lambda row: row.group.name,
-    "next": lambda row: row.group.next,
-    "ack_offset": lambda row: row.group.ack_offset,
-    "pending": lambda row: row.group.pending,
-    "lag": lambda row: row.group.lag,
-    "missed": lambda row: row.group.missed,
-    "expired": lambda row: row.group.expired,
-    "dead": lambda row: row.group.dead,
-    "members": lambda row: len(row.group.members),
-    "waiting": lambda row: row.group.waiting,
-}
 
 _Offsets = Annotated[
     list[str],
@@ -93,18 +74,15 @@ def list_groups(
         lambda row: views.streams.GroupView.of(row.group, stream=row.stream),
         GROUP_COLUMNS if name else {"stream": lambda row: row.stream} | GROUP_COLUMNS,
         as_json,
-        nothing="no groups: a group is created by its first read",
+        nothing=NO_GROUPS,
     )
 
 
+@grouped
 def set_group(
     name: StreamName,
     group: GroupName,
-    start: GroupStart = None,
-    max_pending: MaxPending = None,
-    dead_letters: KeepLetters = None,
-    letters_to: LettersTo = None,
-    ordered: KeepOrder = False,
+    wanted: GroupSettings,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -112,17 +90,10 @@ def set_group(
 
     Settings that are not named stay as they are.
     """
-    wanted = GroupSettings.of(start, max_pending, dead_letters, letters_to, ordered)
+    arguments = wanted.arguments()
     with known_stream(store, name) as stream:
-        groups = stream.info().groups
-        wanted.check(f"stream {name!r}", group, groups)
-        found = stream.group(
-            group,
-            "first" if wanted.start is None else wanted.start,
-            max_pending=wanted.max_pending,
-            dead_letters=wanted.dead_letters,
-            ordered=wanted.ordered,
-        )
+        wanted.check(f"stream {name!r}", group, stream.info().groups)
+        found = stream.group(group, **arguments)
         found.read(0)
         facts = found.info()
     output.answer(
@@ -146,21 +117,9 @@ def limit(
     """Show the limits of a group, or set all of them: what is not named is not limited."""
     wanted = wanted_limits(max_in_flight, rate, none, max_in_flight_per_key, rate_per_key)
     with known_group(store, name, group) as found:
-        before = found.info().limits
-        limits = before if wanted is None else wanted
-        if wanted is not None:
-            before = found.limit(wanted)
+        limits, before = change_limits(found.limit, found.info().limits, wanted)
     done = views.limits.GroupLimitsView(stream=name, group=group, limits=limits, before=before)
     output.answer(done, limits_text(limits, before), as_json)
-
-
-def terms_text(facts: GroupInfo) -> str:
-    """Return how a group hands out and what it does with dead letters."""
-    return (
-        f"max pending {facts.max_pending or 'without limit'}, "
-        f"dead letters {facts.dead_letters or 'are dropped'}"
-        f"{', in the order of each tag' if facts.ordered else ''}"
-    )
 
 
 def ack(
@@ -226,9 +185,10 @@ def resume(
 def _set_state(store: str | None, name: str, group: str, as_json: bool, *, paused: bool) -> None:
     with known_group(store, name, group) as found:
         changed = found.pause() if paused else found.resume()
-    state: Literal["paused", "runs"] = "paused" if paused else "runs"
-    done = views.group_states.GroupStateView(stream=name, group=group, state=state, changed=changed)
-    output.answer(done, state if changed else f"{state} already", as_json)
+    done = views.group_states.GroupStateView(
+        stream=name, group=group, state="paused" if paused else "runs", changed=changed
+    )
+    output.answer(done, state_text(done), as_json)
 
 
 def remove_group(

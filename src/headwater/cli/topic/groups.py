@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from headwater import views
 from headwater.cli import options, output
-from headwater.cli.group_settings import (
-    GroupSettings,
-    GroupStart,
-    KeepLetters,
-    KeepOrder,
-    LettersTo,
-    MaxPending,
-)
+from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, state_text, terms_text
+from headwater.cli.group_settings import GroupSettings
 from headwater.cli.limits import (
     InFlightPerKey,
     NoLimits,
     RatePerKey,
+    change_limits,
     limits_text,
     wanted_limits,
 )
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
     GroupName,
     NackDelayMs,
+    OnePartition,
     StoreUrl,
     TopicName,
     Yes,
@@ -38,11 +35,10 @@ from headwater.cli.options import (
     similar,
     topic_of,
 )
-from headwater.cli.stream.groups import GROUP_COLUMNS, terms_text
 from headwater.errors import UnknownGroup
 
 if TYPE_CHECKING:
-    from headwater.log.topic import TopicGroup
+    from headwater.log.topic import Topic, TopicGroup
     from headwater.log.types import GroupInfo
 
 _Offsets = Annotated[
@@ -66,11 +62,16 @@ def known_group(url: str | None, name: str, group: str) -> Iterator[TopicGroup]:
         try:
             yield topic.group(group)
         except UnknownGroup as error:
-            known = {one for facts in topic.info() for one in facts.groups}
+            known = _groups_of(topic)
             found = UnknownGroup(error.stream, group, similar(group, known - {group}), name)
             if group in known:
                 found.partition, found.partitions_done = error.partition, error.partitions_done
             raise found from None
+
+
+def _groups_of(topic: Topic) -> set[str]:
+    """Return the names of the groups of any partition."""
+    return {name for facts in topic.info() for name in facts.groups}
 
 
 def list_groups(
@@ -106,18 +107,15 @@ def list_groups(
         _group_view,
         columns if name else whose | columns,
         as_json,
-        nothing="no groups: a group is created by its first read",
+        nothing=NO_GROUPS,
     )
 
 
+@grouped
 def set_group(
     name: TopicName,
     group: GroupName,
-    start: GroupStart = None,
-    max_pending: MaxPending = None,
-    dead_letters: KeepLetters = None,
-    letters_to: LettersTo = None,
-    ordered: KeepOrder = False,
+    wanted: GroupSettings,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -125,17 +123,10 @@ def set_group(
 
     It is set in every partition; settings that are not named stay as they are.
     """
-    wanted = GroupSettings.of(start, max_pending, dead_letters, letters_to, ordered)
+    arguments = wanted.arguments()
     with known_topic(store, name) as topic:
-        groups = {one for facts in topic.info() for one in facts.groups}
-        wanted.check(f"topic {name!r}", group, groups)
-        found = topic.group(
-            group,
-            "first" if wanted.start is None else wanted.start,
-            max_pending=wanted.max_pending,
-            dead_letters=wanted.dead_letters,
-            ordered=wanted.ordered,
-        )
+        wanted.check(f"topic {name!r}", group, _groups_of(topic))
+        found = topic.group(group, **arguments)
         found.read(0)
         partitions = found.info()
     output.show_list(
@@ -170,10 +161,7 @@ def limit(
     """
     wanted = wanted_limits(None, None, none, max_in_flight_per_key, rate_per_key)
     with known_group(store, name, group) as found:
-        before = found.info()[0].limits
-        limits = before if wanted is None else wanted
-        if wanted is not None:
-            before = found.limit(wanted)
+        limits, before = change_limits(found.limit, found.info()[0].limits, wanted)
     done = views.limits.TopicLimitsView(topic=name, group=group, limits=limits, before=before)
     output.answer(done, limits_text(limits, before), as_json)
 
@@ -219,10 +207,7 @@ def seek(
             help="first, last, or a time like 2030-01-31T12:00:00Z; with --partition an offset.",
         ),
     ],
-    partition: Annotated[
-        int | None,
-        typer.Option("--partition", "-p", min=0, metavar="P", help="Only this partition."),
-    ] = None,
+    partition: OnePartition = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -254,11 +239,10 @@ def resume(
 def _set_state(store: str | None, name: str, group: str, as_json: bool, *, paused: bool) -> None:
     with known_group(store, name, group) as found:
         changed = found.pause() if paused else found.resume()
-    state: Literal["paused", "runs"] = "paused" if paused else "runs"
     done = views.group_states.TopicGroupStateView(
-        topic=name, group=group, state=state, changed=changed
+        topic=name, group=group, state="paused" if paused else "runs", changed=changed
     )
-    output.answer(done, state if changed else f"{state} already", as_json)
+    output.answer(done, state_text(done), as_json)
 
 
 def remove_group(

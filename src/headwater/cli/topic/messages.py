@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -35,6 +35,7 @@ from headwater.cli.options import (
     BatchSize,
     BlockMs,
     Count,
+    OnePartition,
     StoreUrl,
     TopicName,
     connected,
@@ -77,10 +78,7 @@ def write(
 
 def read(
     name: TopicName,
-    partition: Annotated[
-        int | None,
-        typer.Option("--partition", "-p", min=0, metavar="P", help="Only this partition."),
-    ] = None,
+    partition: OnePartition = None,
     offset: FirstOffset = None,
     count: Count = 10,
     block_ms: BlockMs = 0,

@@ -1,0 +1,40 @@
+"""What commands on groups print, of streams and of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwater.log.types import GroupInfo
+    from headwater.views.group_states import GroupStateView, TopicGroupStateView
+
+NO_GROUPS = "no groups: a group is created by its first read"
+
+# What is shown of a row that has a ``group``.
+GROUP_COLUMNS: dict[str, Callable[[Any], object]] = {
+    "group": lambda row: row.group.name,
+    "next": lambda row: row.group.next,
+    "ack_offset": lambda row: row.group.ack_offset,
+    "pending": lambda row: row.group.pending,
+    "lag": lambda row: row.group.lag,
+    "missed": lambda row: row.group.missed,
+    "expired": lambda row: row.group.expired,
+    "dead": lambda row: row.group.dead,
+    "members": lambda row: len(row.group.members),
+    "waiting": lambda row: row.group.waiting,
+}
+
+
+def terms_text(facts: GroupInfo) -> str:
+    """Return how a group hands out and what it does with dead letters."""
+    return (
+        f"max pending {facts.max_pending or 'without limit'}, "
+        f"dead letters {facts.dead_letters or 'are dropped'}"
+        f"{', in the order of each tag' if facts.ordered else ''}"
+    )
+
+
+def state_text(done: GroupStateView | TopicGroupStateView) -> str:
+    """Return whether a group delivers messages, and whether it did so before."""
+    return done.state if done.changed else f"{done.state} already"
