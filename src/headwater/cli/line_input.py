@@ -8,15 +8,15 @@ import select
 import stat
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import typer
 
 from headwater import views
 from headwater.cli import output
+from headwater.cli.message_options import WriteFlags, headers_of
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES
 from headwater.text_or_base64 import BASE64, from_text
@@ -50,40 +50,6 @@ class Split(NamedTuple):
             return tag.decode(), value
         except UnicodeDecodeError:
             raise InvalidInput(f"the tag in line {number} is not UTF-8; encode it so") from None
-
-
-class Given(NamedTuple):
-    """What a command that writes was given: one message, or how lines become messages."""
-
-    tag: str | None
-    value: str | None
-    line_tag: str | None
-    separator: str | None
-    batch: int
-    backlog: int | None
-    producer: str | None
-    sequence: int | None
-    headers: Mapping[str, bytes] = MappingProxyType({})
-    in_base64: bool = False
-
-    def check(self) -> None:
-        """Refuse what does not go together."""
-        if (self.tag is None) != (self.value is None):
-            raise typer.BadParameter("give TAG and VALUE, or neither and lines on standard input")
-        if (self.producer is None) != (self.sequence is None):
-            raise typer.BadParameter("--producer and --sequence go together")
-        if self.tag is not None:
-            if self.line_tag is not None or self.separator is not None:
-                raise typer.BadParameter("--tag and --separator are for lines from standard input")
-            return
-        if self.in_base64:
-            raise typer.BadParameter("--base64 is for one message: give TAG and VALUE")
-        if self.line_tag is not None and self.separator is not None:
-            raise typer.BadParameter("--tag and --separator exclude each other")
-        if self.producer is not None:
-            raise typer.BadParameter("--producer is for one message: give TAG and VALUE")
-        if self.separator == "":
-            raise typer.BadParameter("--separator must not be empty")
 
 
 class _InStream:
@@ -156,7 +122,7 @@ def _bytes_of(value: str, in_base64: bool) -> bytes:
         raise InvalidInput(f"{error}; give VALUE as base64, or leave --base64 out") from None
 
 
-def write_given(target: Stream | Topic, given: Given, as_json: bool) -> None:
+def write_given(target: Stream | Topic, given: WriteFlags, as_json: bool) -> None:
     """Write what a command was given to a stream or a topic, and print where it went."""
     from headwater.log.topic import Topic
 
@@ -164,7 +130,8 @@ def write_given(target: Stream | Topic, given: Given, as_json: bool) -> None:
     if given.tag is None or given.value is None:
         _write_lines(target, given, where, as_json)
         return
-    message: list[Any] = [(given.tag, _bytes_of(given.value, given.in_base64), given.headers)]
+    value, headers = _bytes_of(given.value, given.in_base64), headers_of(given.header)
+    message: list[Any] = [(given.tag, value, headers)]
     where.add(
         target.write_many(
             message, backlog=given.backlog, producer=given.producer, sequence=given.sequence
@@ -174,10 +141,11 @@ def write_given(target: Stream | Topic, given: Given, as_json: bool) -> None:
     output.answer(view, told, as_json)
 
 
-def _write_lines(target: Stream | Topic, given: Given, where: Any, as_json: bool) -> None:
+def _write_lines(target: Stream | Topic, given: WriteFlags, where: Any, as_json: bool) -> None:
     """Write a message per line and print how many; even when an error or Ctrl-C ends it."""
     source = sys.stdin.buffer
     split = Split(given.line_tag or "", given.separator)
+    headers = headers_of(given.header)
     written = 0
     try:
         with _progress(source) as progress:
@@ -185,8 +153,8 @@ def _write_lines(target: Stream | Topic, given: Given, where: Any, as_json: bool
                 entries: list[Any] = [
                     split.entry(line, number) for number, line in enumerate(batch, written + 1)
                 ]
-                if given.headers:
-                    entries = [(*entry, given.headers) for entry in entries]
+                if headers:
+                    entries = [(*entry, headers) for entry in entries]
                 where.add(target.write_many(entries, backlog=given.backlog))
                 written += len(batch)
                 progress.step(len(batch), sum(map(len, batch)) + len(batch))

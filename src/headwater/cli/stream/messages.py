@@ -11,31 +11,11 @@ import typer
 from headwater import views
 from headwater.cli import line_input, output
 from headwater.cli.line_format import LineFormat, check_format
-from headwater.cli.message_options import (
-    AckMs,
-    AsGroup,
-    Backlog,
-    ExpireMs,
-    FirstOffset,
-    GivenHeader,
-    InBase64,
-    LineTag,
-    NewestLines,
-    OneTag,
-    OneValue,
-    Producer,
-    Separator,
-    Sequence,
-    StopAfter,
-    check_group_options,
-    headers_of,
-)
+from headwater.cli.message_options import NewestLines, ReadFlags, StopAfter, StreamWriteFlags
 from headwater.cli.message_output import show_each, show_page
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
-    BatchSize,
-    BlockMs,
-    Count,
     StoreUrl,
     StreamName,
     connected,
@@ -52,18 +32,10 @@ PAGE = 10_000
 FOLLOW_MS = 1_000
 
 
+@grouped
 def write(
     name: StreamName,
-    tag: OneTag = None,
-    value: OneValue = None,
-    line_tag: LineTag = None,
-    separator: Separator = None,
-    batch: BatchSize = 1000,
-    backlog: Backlog = None,
-    producer: Producer = None,
-    sequence: Sequence = None,
-    header: GivenHeader = None,
-    in_base64: InBase64 = False,
+    given: StreamWriteFlags,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -73,21 +45,15 @@ def write(
     --tag and --separator the whole line is the value, and the tag is empty. After an error or a
     signal, standard error says how much was written before.
     """
-    words = (tag, value, line_tag, separator, batch, backlog, producer, sequence)
-    given = line_input.Given(*words, headers_of(header), in_base64)
     given.check()
     with connected(store) as hw, interruptible():
         line_input.write_given(hw.stream(name), given, as_json)
 
 
+@grouped
 def read(
     name: StreamName,
-    offset: FirstOffset = None,
-    count: Count = 10,
-    block_ms: BlockMs = 0,
-    group: AsGroup = None,
-    ack_ms: AckMs = None,
-    expire_ms: ExpireMs = None,
+    wanted: ReadFlags,
     line_format: LineFormat = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -96,23 +62,22 @@ def read(
 
     Without --ack-ms, a message that a group's member took counts as acknowledged.
     """
-    check_group_options(group, ack_ms, expire_ms)
-    if group is not None and offset is not None:
+    wanted.check()
+    if wanted.group is not None and wanted.offset is not None:
         raise typer.BadParameter("--offset and --group exclude each other; see `stream seek`")
     form = check_format(line_format, as_json)
     with known_stream(store, name) as stream:
-        if group is not None:
-            taken = stream.group(group).read(
-                count, block_ms=block_ms, ack_ms=ack_ms, expire_ms=expire_ms
-            )
-            show_page(taken, as_json, form)
+        if wanted.group is not None:
+            show_page(wanted.take(stream.group(wanted.group)), as_json, form)
             return
         facts = stream.info()
-        at = facts.first if offset is None else offset
+        at = facts.first if wanted.offset is None else wanted.offset
         pages: list[Message | None] = []
-        start, end = at, at + count
+        start, end = at, at + wanted.count
         while at < end:
-            page = stream.read(at, min(end - at, PAGE), block_ms=0 if at > start else block_ms)
+            page = stream.read(
+                at, min(end - at, PAGE), block_ms=0 if at > start else wanted.block_ms
+            )
             if not page:
                 break
             if as_json or form:
@@ -122,7 +87,7 @@ def read(
             at += len(page)
         if pages:
             show_page(list(views.streams.messages_and_gaps(pages, start)), as_json, form)
-        if at == start and count:
+        if at == start and wanted.count:
             held = output.range_text(facts.first, facts.last) if facts.length else "nothing"
             output.warn(f"nothing from offset {start} on; the stream holds {held}")
 

@@ -11,30 +11,11 @@ import typer
 from headwater import views
 from headwater.cli import line_input, output
 from headwater.cli.line_format import TOPIC_FIELDS, TopicLineFormat, check_format
-from headwater.cli.message_options import (
-    AckMs,
-    AsGroup,
-    Backlog,
-    ExpireMs,
-    FirstOffset,
-    GivenHeader,
-    LineTag,
-    NewestLines,
-    OneTag,
-    OneValue,
-    Producer,
-    Separator,
-    Sequence,
-    StopAfter,
-    check_group_options,
-    headers_of,
-)
+from headwater.cli.message_options import NewestLines, ReadFlags, StopAfter, WriteFlags
 from headwater.cli.message_output import Found, show_each, show_page
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
-    BatchSize,
-    BlockMs,
-    Count,
     OnePartition,
     StoreUrl,
     TopicName,
@@ -50,17 +31,10 @@ if TYPE_CHECKING:
     from headwater.log.topic import Topic
 
 
+@grouped
 def write(
     name: TopicName,
-    tag: OneTag = None,
-    value: OneValue = None,
-    line_tag: LineTag = None,
-    separator: Separator = None,
-    batch: BatchSize = 1000,
-    backlog: Backlog = None,
-    producer: Producer = None,
-    sequence: Sequence = None,
-    header: GivenHeader = None,
+    given: WriteFlags,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -69,22 +43,17 @@ def write(
     Each message goes to the partition of its tag. Lines are written as they arrive, in batches that
     are atomic within each partition. It prints partitions with offsets, as 3:5.
     """
-    words = (tag, value, line_tag, separator, batch, backlog, producer, sequence)
-    given = line_input.Given(*words, headers_of(header))
     given.check()
     with connected(store) as hw, interruptible():
         line_input.write_given(hw.topic(name), given, as_json)
 
 
+@grouped
 def read(
+    *,
     name: TopicName,
     partition: OnePartition = None,
-    offset: FirstOffset = None,
-    count: Count = 10,
-    block_ms: BlockMs = 0,
-    group: AsGroup = None,
-    ack_ms: AckMs = None,
-    expire_ms: ExpireMs = None,
+    wanted: ReadFlags,
     line_format: TopicLineFormat = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -94,31 +63,28 @@ def read(
     Without --ack-ms, a message that a group's member took counts as acknowledged. --offset is an
     offset within a partition; --block-ms needs --partition or --group.
     """
-    check_group_options(group, ack_ms, expire_ms)
-    if group is not None and (offset is not None or partition is not None):
+    wanted.check()
+    if wanted.group is not None and (wanted.offset is not None or partition is not None):
         raise typer.BadParameter("--group excludes --partition and --offset; see `topic seek`")
-    if offset is not None and partition is None:
+    if wanted.offset is not None and partition is None:
         raise typer.BadParameter("--offset needs --partition")
-    if block_ms and group is None and partition is None:
+    if wanted.block_ms and wanted.group is None and partition is None:
         raise typer.BadParameter("--block-ms needs --partition or --group")
     form = check_format(line_format, as_json, TOPIC_FIELDS)
     with known_topic(store, name) as topic:
-        if group is not None:
-            taken = topic.group(group).read(
-                count, block_ms=block_ms, ack_ms=ack_ms, expire_ms=expire_ms
-            )
-            show_page(taken, as_json, form)
+        if wanted.group is not None:
+            show_page(wanted.take(topic.group(wanted.group)), as_json, form)
             return
         found: list[Found] = []
-        left = count
+        left = wanted.count
         for place in range(topic.partitions()) if partition is None else (partition,):
-            at = topic.partition(place).info().first if offset is None else offset
-            page, end = _read(topic, place, at, left, block_ms)
+            at = topic.partition(place).info().first if wanted.offset is None else wanted.offset
+            page, end = _read(topic, place, at, left, wanted.block_ms)
             found += page
             left -= end - at
     if found:
         show_page(found, as_json, form)
-    elif count:
+    elif wanted.count:
         output.warn("nothing there; `topic info` shows what the partitions hold")
 
 
