@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from typing import Any, Protocol
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import msgspec
 import sqlalchemy as sa
@@ -16,6 +16,7 @@ from headwater.outbox import Consumer
 from headwater.serve.api.letter_jobs import LetterJobView
 from headwater.serve.api.letters import MatchingBody
 from headwater.serve.api.replays import ReplayNote, ReplayView
+from headwater.serve.http.targets import path_part
 from headwater.serve.jobs.engine import JobNote
 from headwater.serve.jobs.letter_work import LetterNote, LetterPlace
 from headwater.spark.queries.notes import NotedQuery, note
@@ -45,22 +46,24 @@ class Filled:
     """A stream with a group that has everything a ruler shows, a queue with dead letters, a job.
 
     With a database, a SQL consumer that gave a message up. ``names`` has what a page's path is made
-    of, by the word between its braces.
+    of, by the word between its braces. With ``name``, all of them have that name.
     """
 
-    def __init__(self, hw: Headwater, engine: sa.Engine | None = None) -> None:
+    def __init__(
+        self, hw: Headwater, engine: sa.Engine | None = None, name: str | None = None
+    ) -> None:
         mark = secrets.token_hex(4)
-        self.stream = hw.stream(f"console-{mark}{EVIL}")
+        self.stream = hw.stream(name or f"console-{mark}{EVIL}")
         self.stream.write_many([(f"tag{EVIL}", json.dumps({"n": EVIL}).encode())] * 3000)
         self.stream.write_many([("tail", b"3")] * 2)
         self.stream.write("tail", EVIL.encode(), headers={f"key{EVIL}": EVIL.encode()})
         self.stream.evict(100)
-        self.group = self.stream.group("mail", member=f"amy{EVIL}", dead_letters=True)
+        self.group = self.stream.group(name or "mail", member=f"amy{EVIL}", dead_letters=True)
         held = self.group.read(1000, ack_ms=60_000)
         self.group.ack(held[:400], held[600:])
         self.group.bury(held[500], error=ValueError(EVIL))
         self.stream.register_reader(f"spark{EVIL}", 2000)
-        self.queue = hw.queue(f"console-{mark}")
+        self.queue = hw.queue(name or f"console-{mark}")
         self.queue.push_many([EVIL.encode(), b"\x00\xff", b"plain"])
         taken = self.queue.pop(1, ack_ms=60_000)
         self.queue.bury(*taken, error=RuntimeError(EVIL))
@@ -80,11 +83,13 @@ class Filled:
             total=1,
         )
         _has_job(hw, mark, "letters", waiting, LetterNote(state="waiting"))
-        self.channel = hw.ick_channel(f"search-{mark}{EVIL}", shards=2, consumer=f"bob{EVIL}")
+        self.channel = hw.ick_channel(
+            name or f"search-{mark}{EVIL}", shards=2, consumer=f"bob{EVIL}"
+        )
         self.channel.add({EVIL: 1, "plain": 2})
         self.channel.reserve(1)
         hw.ick(ICK).add({EVIL: 1})
-        self.consumer = f"view-{mark}{EVIL}"
+        self.consumer = name or f"view-{mark}{EVIL}"
         if engine is not None:
             _consume(self, hw, engine)
         query = NotedQuery(name=EVIL, epoch=1, next={self.stream.name: 2500}, checkpoint=EVIL)
@@ -107,10 +112,10 @@ class Filled:
         )
         going = ReplayNote(first=1, last=10, next=5, written=4)
         _has_job(hw, f"replay-{mark}", "replay", running, going)
-        topic = hw.topic(f"topic-{mark}{EVIL}", 2)
+        topic = hw.topic(name or f"topic-{mark}{EVIL}", 2)
         topic.write_many([(EVIL, EVIL.encode())] * 10)
         topic.group(f"group{EVIL}").read(1)
-        self.job = f"tidy-{mark}"
+        self.job = name or f"tidy-{mark}"
         runner = TimedRunner(hw)
         runner.every("5m", name=self.job)(_fail)
         runner.run_due()
@@ -168,7 +173,7 @@ class Named(Protocol):
 def path_of(page: str, filled: Named) -> str:
     """Return the address of a page of the table, about the objects of a filled store."""
     words = [
-        quote(filled.names[word.strip("{}")], safe="") if word.startswith("{") else word
+        path_part(filled.names[word.strip("{}")]) if word.startswith("{") else word
         for word in page.split("/")
     ]
     return "/console" + "/".join(words)

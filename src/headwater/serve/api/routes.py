@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from urllib.parse import unquote
 
 import msgspec
 
 from headwater.serve.http.messages import Refused, Reply, StreamedReply
+from headwater.serve.http.targets import name_of_part
 from headwater.serve.tokens import Scope
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Router:
                 inner = place.get("{}")
                 if inner is None or not part:
                     raise Refused(404, "there is nothing under this path; see /v1/openapi.json")
-                found.append(_name(part) if "%" in part else part)
+                found.append(name_of_part(part) if "%" in part or part[0] == "{" else part)
             place = inner
         route = place.get(f" {'GET' if method == 'HEAD' else method}")
         if route is None:
@@ -113,10 +113,3 @@ class Router:
                 raise Refused(404, "there is nothing under this path; see /v1/openapi.json")
             raise Refused(405, f"this path takes {allow}", allow)
         return route, tuple(found)
-
-
-def _name(part: str) -> str:
-    try:
-        return unquote(part, errors="strict")
-    except UnicodeDecodeError:
-        raise Refused(400, "a name in the path is not UTF-8") from None

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import urlencode
 
-from headwater.serve.http.messages import Refused
-
-
-def part(name: str) -> str:
-    """Spell a name as one part of a path."""
-    return quote(name, safe="")
-
-
-def unquoted(name: str) -> str:
-    """Return the name that a part of a path spells; raises Refused, 400."""
-    try:
-        return unquote(name, errors="strict")
-    except UnicodeDecodeError:
-        raise Refused(400, "a name in the path is not UTF-8") from None
+from headwater.serve.http.targets import path_part
 
 
 def query(**given: Any) -> str:
@@ -28,22 +15,22 @@ def query(**given: Any) -> str:
 
 def stream_link(stream: str) -> str:
     """Return the page of a stream."""
-    return f"/streams/{part(stream)}"
+    return f"/streams/{path_part(stream)}"
 
 
 def group_link(stream: str, group: str) -> str:
     """Return the page of a group."""
-    return f"/streams/{part(stream)}/groups/{part(group)}"
+    return f"/streams/{path_part(stream)}/groups/{path_part(group)}"
 
 
 def queue_link(queue: str) -> str:
     """Return the page of a queue."""
-    return f"/queues/{part(queue)}"
+    return f"/queues/{path_part(queue)}"
 
 
 def channel_link(channel: str) -> str:
     """Return the page of a channel of dirty lists."""
-    return f"/lists/{part(channel)}"
+    return f"/lists/{path_part(channel)}"
 
 
 def ick_link(key: str) -> str:
@@ -53,4 +40,4 @@ def ick_link(key: str) -> str:
 
 def consumer_link(consumer: str) -> str:
     """Return the page of a SQL consumer."""
-    return f"/consumers/{part(consumer)}"
+    return f"/consumers/{path_part(consumer)}"

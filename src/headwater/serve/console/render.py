@@ -14,8 +14,9 @@ from markupsafe import Markup
 
 from headwater.log.types import Retention
 from headwater.serve.console.assets import asset_path
-from headwater.serve.console.links import part, query
+from headwater.serve.console.links import query
 from headwater.serve.console.values import hex_dump, line, payload, visible
+from headwater.serve.http.targets import path_part
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 _AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -32,7 +33,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        number=number, size=size, age=age, moment=moment, payload=payload, name=part
+        number=number, size=size, age=age, moment=moment, payload=payload, name=path_part
     )
     made.filters.update(
         exact=exact_time, policy=policy, span=span, json=as_json, hex=hex_dump, python=repr

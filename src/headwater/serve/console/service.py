@@ -25,13 +25,13 @@ from headwater.serve.console.actions.action import Action
 from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.assets import Asset, find_asset
 from headwater.serve.console.calls import ConsoleFeed, ConsolePage, PageCall
-from headwater.serve.console.links import unquoted
 from headwater.serve.console.pages.sampled import letters_seen
 from headwater.serve.console.pages.table import FEEDS, NAVIGATION, NO_PAGE, PAGES, SOURCES
 from headwater.serve.console.render import render
 from headwater.serve.http.authorization import TOKEN_COOKIE, shown_grant
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
+from headwater.serve.http.targets import name_of_part
 from headwater.serve.tokens import Grant, Scope
 
 log = logging.getLogger("headwater.serve.console")
@@ -126,7 +126,10 @@ class Console:
             return Admitted(_SigningIn(False), False, _FORM_BYTES if path == HOME + "/act" else 0)
         if path == HOME + "/act":
             return Admitted(_Acting(grant), known=True)
-        page, names = self._find(path)
+        try:
+            page, names = self._find(path)
+        except Refused:  # a name that is no text: a person gets a page all the same
+            page, names = NO_PAGE, ()
         return Admitted(_Shown(page, names, grant), known=True)
 
     def _find(self, path: str) -> tuple[ConsolePage | ConsoleFeed, tuple[str, ...]]:
@@ -137,7 +140,7 @@ class Console:
             names = []
             for want, part in zip(pattern, parts, strict=True):
                 if want.startswith("{") and part:
-                    names.append(unquoted(part))
+                    names.append(name_of_part(part))
                 elif want != part:
                     break
             else:
@@ -300,10 +303,9 @@ class Console:
         body = b"" if action.body is None else msgspec.json.encode(action.body)
         path, _, query = action.path.partition("?")
         admitted = self._api.admit_as(action.method, path, grant)
-        headers = {b"content-type": b"application/json"}
-        for name in (b"host", b"origin"):
-            if (found := (request.headers or {}).get(name)) is not None:
-                headers[name] = found
+        given = request.headers or {}
+        headers = {name: one for name, one in given.items() if name in (b"host", b"origin")}
+        headers[b"content-type"] = b"application/json"
         asked = Request(action.method, path, query, admitted.action, True, body, headers=headers)
         done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 

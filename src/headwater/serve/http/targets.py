@@ -1,14 +1,16 @@
-"""What a request is addressed to: its target, and the Host header."""
+"""What a request is addressed to: its target, names in its path, and the Host header."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from headwater.serve.http.messages import Refused
 
 _HOST: Final = re.compile(rb"[\w.~!$&'()*+,;=%-]*(:\d*)?|\[[\w.:%]+\](:\d*)?", re.ASCII)
+# Clients and proxies take these parts for steps in the path, even percent-encoded, and remove them.
+_STEP: Final = re.compile(r"{*\.\.?}*")
 
 
 def check_host(value: bytes) -> None:
@@ -38,3 +40,21 @@ def split_target(method: str, target: bytes) -> tuple[str, str]:
     if parts.username is not None or parts.password is not None:
         raise Refused(400, "the target of a request has no user and no password")
     return parts.path or "/", parts.query
+
+
+def path_part(name: str) -> str:
+    """Spell a name as one part of a path, which clients and proxies leave as it is.
+
+    The names ``.`` and ``..`` are put in braces; a name that looks like that gets a further pair.
+    """
+    return quote(f"{{{name}}}" if _STEP.fullmatch(name) else name, safe="")
+
+
+def name_of_part(part: str) -> str:
+    """Return the name that a part of a path spells; raises Refused, 400."""
+    try:
+        name = unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise Refused(400, "a name in the path is not UTF-8") from None
+    inner = name[1:-1]
+    return inner if name == f"{{{inner}}}" and _STEP.fullmatch(inner) else name

@@ -7,10 +7,11 @@ from urllib.parse import urlencode
 from headwater.errors import InvalidInput, UnknownConsumer
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
-from headwater.serve.console.links import consumer_link, part
+from headwater.serve.console.links import consumer_link
 from headwater.serve.console.positions import position_of
 from headwater.serve.console.render import number
 from headwater.serve.http.messages import Refused
+from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 from headwater.views.outboxes import ConsumerPlace, consumer_places
 
@@ -62,7 +63,7 @@ async def seek_consumer(call: PageCall) -> Action:
             "A running process follows with its next batch, or within about two seconds.",
         ],
         method="POST",
-        path=f"/v1/consumers/{part(one.consumer)}/seek",
+        path=f"/v1/consumers/{path_part(one.consumer)}/seek",
         body={"to": to, "stream": one.stream},
         cli=cli_words("consumer", "seek", one.consumer, to, "--stream", one.stream),
         python=_python(place, f"seek({to!r}, stream={one.stream!r})"),
@@ -88,7 +89,7 @@ async def forget_consumer(call: PageCall) -> Action:
             "report a gap.",
         ],
         method="POST",
-        path=f"/v1/consumers/{part(one.consumer)}/forget",
+        path=f"/v1/consumers/{path_part(one.consumer)}/forget",
         body={"stream": one.stream},
         cli=cli_words("consumer", "forget", one.consumer, "--stream", one.stream),
         python=f"hw.stream({one.stream!r}).forget_reader({'consumer:' + one.consumer!r})",
@@ -112,7 +113,7 @@ async def remove_consumer(call: PageCall) -> Action:
             "begins where its declaration says.",
         ],
         method="DELETE",
-        path=f"/v1/consumers/{part(one.consumer)}?{urlencode({'stream': one.stream})}",
+        path=f"/v1/consumers/{path_part(one.consumer)}?{urlencode({'stream': one.stream})}",
         body=None,
         cli=cli_words("consumer", "remove", one.consumer, "--stream", one.stream),
         python=_python(place, "remove()"),
@@ -138,7 +139,7 @@ async def discard_consumer_letters(call: PageCall) -> Action:
             "The messages themselves stay in their stream.",
         ],
         method="POST",
-        path=f"/v1/streams/{part(name)}/evict",
+        path=f"/v1/streams/{path_part(name)}/evict",
         body={"up_to": info.last},
         cli=cli_words("stream", "evict", name, info.last, "--yes"),
         python=f"hw.stream({name!r}).evict({info.last})",

@@ -10,10 +10,11 @@ from headwater.log.ruler import group_ruler
 from headwater.log.types import GroupInfo
 from headwater.serve.console.actions.action import Action, cli_words, given, place_of
 from headwater.serve.console.calls import PageCall
-from headwater.serve.console.links import group_link, part, stream_link
+from headwater.serve.console.links import group_link, stream_link
 from headwater.serve.console.pages.groups import rate_of
 from headwater.serve.console.positions import position_of
 from headwater.serve.console.render import age, number, size
+from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 
 _RANGES: Final = 250
@@ -64,7 +65,7 @@ async def seek(call: PageCall) -> Action:
         name=stream,
         bill=bill,
         method="POST",
-        path=f"/v1/streams/{part(stream)}/groups/{part(group)}/seek",
+        path=f"/v1/streams/{path_part(stream)}/groups/{path_part(group)}/seek",
         body={"to": to},
         cli=cli_words("stream", "seek", stream, group, to),
         python=f"hw.stream({stream!r}).group({group!r}).seek({to!r})",
@@ -120,7 +121,7 @@ async def group_state(call: PageCall) -> Action:
             f"{len(facts.members)} members seen, {number(facts.waiting)} of them waiting.",
         ],
         method="PUT",
-        path=f"/v1/streams/{part(stream)}/groups/{part(group)}/state",
+        path=f"/v1/streams/{path_part(stream)}/groups/{path_part(group)}/state",
         body={"paused": not facts.paused},
         cli=cli_words("stream", word, stream, group),
         python=f"hw.stream({stream!r}).group({group!r}).{word}()",
@@ -153,7 +154,7 @@ async def settle_pending(call: PageCall) -> Action:
             "A member that is working on one continues; its acknowledgement then has no effect.",
         ],
         method="POST",
-        path=f"/v1/streams/{part(stream)}/groups/{part(group)}/pending",
+        path=f"/v1/streams/{path_part(stream)}/groups/{path_part(group)}/pending",
         body={"action": word, "offsets": [{"first": first, "last": last}]},
         cli=cli_words("stream", "ack" if skips else "nack", stream, group, f"{first}-{last}"),
         python=f"hw.stream({stream!r}).group({group!r})."
@@ -177,7 +178,7 @@ async def remove(call: PageCall) -> Action:
             "A member that reads later creates a new group, which starts at the first message.",
         ],
         method="DELETE",
-        path=f"/v1/streams/{part(stream)}/groups/{part(group)}",
+        path=f"/v1/streams/{path_part(stream)}/groups/{path_part(group)}",
         body=None,
         cli=cli_words("stream", "remove-group", stream, group, "--yes"),
         python=f"hw.stream({stream!r}).group({group!r}).remove()",

@@ -6,8 +6,9 @@ from headwater.errors import InvalidInput, UnknownIck
 from headwater.ick.types import ChannelStats
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
-from headwater.serve.console.links import channel_link, ick_link, part
+from headwater.serve.console.links import channel_link, ick_link
 from headwater.serve.console.render import number
+from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 
 
@@ -44,7 +45,7 @@ async def reshard(call: PageCall) -> Action:
         name=name,
         bill=bill,
         method="PUT",
-        path=f"/v1/channels/{part(name)}/layout",
+        path=f"/v1/channels/{path_part(name)}/layout",
         body={"shards": shards},
         cli=cli_words("ick", "channel", "shards", name, shards),
         python=f"hw.ick_channel({name!r}).reshard({shards})",
@@ -66,7 +67,7 @@ async def delete_channel(call: PageCall) -> Action:
             "Consumers that hold a batch of it cannot commit it any more.",
         ],
         method="DELETE",
-        path=f"/v1/channels/{part(name)}",
+        path=f"/v1/channels/{path_part(name)}",
         body=None,
         cli=cli_words("ick", "channel", "delete", name, "--yes"),
         python=f"hw.ick_channel({name!r}).delete()",
@@ -92,7 +93,7 @@ async def delete_ick(call: PageCall) -> Action:
             "too."
         ],
         method="DELETE",
-        path=f"/v1/icks/{part(key)}",
+        path=f"/v1/icks/{path_part(key)}",
         body=None,
         cli=cli_words("ick", "delete", key, "--yes"),
         python=f"hw.ick({key!r}).delete()",

@@ -6,8 +6,9 @@ from urllib.parse import urlencode
 
 from headwater.serve.console.actions.action import Action, Prepare, cli_words, given
 from headwater.serve.console.calls import PageCall
-from headwater.serve.console.links import part, queue_link
+from headwater.serve.console.links import queue_link
 from headwater.serve.console.render import age, number
+from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 
 
@@ -29,7 +30,7 @@ async def queue_state(call: PageCall) -> Action:
         name=queue,
         bill=[effect, waits],
         method="PUT",
-        path=f"/v1/queues/{part(queue)}/state",
+        path=f"/v1/queues/{path_part(queue)}/state",
         body={"paused": not stats.paused},
         cli=cli_words("queue", word, queue),
         python=f"hw.queue({queue!r}).{word}()",
@@ -63,7 +64,7 @@ async def push(call: PageCall) -> Action:
             f"{'; the queue is paused' if stats.paused else ''}.",
         ],
         method="POST",
-        path=f"/v1/queues/{part(queue)}/messages" + (f"?{urlencode(asked)}" if asked else ""),
+        path=f"/v1/queues/{path_part(queue)}/messages" + (f"?{urlencode(asked)}" if asked else ""),
         body={"value": value},
         cli=cli_words("queue", "push", queue, value, *options),
         python=f"hw.queue({queue!r}).push({value!r}{words})",
@@ -89,7 +90,7 @@ def one_message(word: str, sentence: str, named: str) -> Prepare:
             name=queue,
             bill=[sentence],
             method="POST",
-            path=f"/v1/queues/{part(queue)}/{word}",
+            path=f"/v1/queues/{path_part(queue)}/{word}",
             body={named: [place]},
             cli=cli_words("queue", word, queue, shown),
             python=f"hw.queue({queue!r}).promote([{message!r}])"
@@ -117,7 +118,7 @@ async def purge(call: PageCall) -> Action:
             f"{number(stats.dead)} dead.",
         ],
         method="POST",
-        path=f"/v1/queues/{part(queue)}/purge",
+        path=f"/v1/queues/{path_part(queue)}/purge",
         body=None,
         cli=cli_words("queue", "purge", queue, "--yes"),
         python=f"hw.queue({queue!r}).purge()",

@@ -9,8 +9,9 @@ from headwater.log.profile import stream_profile
 from headwater.log.replaying import ReplayRequest
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
-from headwater.serve.console.links import part, stream_link
+from headwater.serve.console.links import stream_link
 from headwater.serve.console.render import age, number, size
+from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 
 
@@ -52,7 +53,7 @@ async def replay(call: PageCall) -> Action:
         name=stream,
         bill=bill,
         method="POST",
-        path=f"/v1/streams/{part(stream)}/replays",
+        path=f"/v1/streams/{path_part(stream)}/replays",
         body=_body(asked),
         cli=cli_words("stream", "replay", stream, *_words(asked)),
         python=_python(asked),
@@ -122,7 +123,7 @@ async def stop_replay(call: PageCall) -> Action:
         name=stream,
         bill=["What is written stays. You can continue it later from where it stopped."],
         method="DELETE",
-        path=f"/v1/streams/{part(stream)}/replays/{part(name)}",
+        path=f"/v1/streams/{path_part(stream)}/replays/{path_part(name)}",
         body=None,
         cli=cli_words("job", "stop", name),
         python=f"hw.stop_job({name!r})",

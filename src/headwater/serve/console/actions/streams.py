@@ -16,9 +16,10 @@ from headwater.log.types import Retention, StreamInfo
 from headwater.serve.api.fields import MAX_DIGITS
 from headwater.serve.console.actions.action import Action, cli_words, given, place_of
 from headwater.serve.console.calls import PageCall
-from headwater.serve.console.links import part, stream_link
+from headwater.serve.console.links import stream_link
 from headwater.serve.console.pages.sampled import CONSUMER
 from headwater.serve.console.render import number, policy, size
+from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 from headwater.text_or_base64 import to_text
 from headwater.views.overview import groups_of
@@ -76,7 +77,7 @@ async def evict(call: PageCall) -> Action:
         name=stream,
         bill=bill,
         method="POST",
-        path=f"/v1/streams/{part(stream)}/evict",
+        path=f"/v1/streams/{path_part(stream)}/evict",
         body={"up_to": up_to},
         cli=cli_words("stream", "evict", stream, up_to, "--yes"),
         python=f"hw.stream({stream!r}).evict({up_to})",
@@ -132,7 +133,7 @@ async def retain(call: PageCall) -> Action:
         name=stream,
         bill=bill,
         method="PUT",
-        path=f"/v1/streams/{part(stream)}/retention",
+        path=f"/v1/streams/{path_part(stream)}/retention",
         body=body | ({"force": True} if force else {}),
         cli=cli_words("stream", "retain", stream, *words, *(["--force"] if force else [])),
         python=f"hw.stream({stream!r}).retain({options}{', force=True' if force else ''})",
@@ -185,7 +186,7 @@ async def delete(call: PageCall) -> Action:
             "A stream of the same name written later starts at offset 1.",
         ],
         method="DELETE",
-        path=f"/v1/streams/{part(stream)}",
+        path=f"/v1/streams/{path_part(stream)}",
         body=None,
         cli=cli_words("stream", "delete", stream, "--yes"),
         python=f"hw.stream({stream!r}).delete()",
@@ -218,7 +219,7 @@ async def write(call: PageCall) -> Action:
             f"{number(len(headers))} headers. Waiting groups get it at once."
         ],
         method="POST",
-        path=f"/v1/streams/{part(stream)}/messages",
+        path=f"/v1/streams/{path_part(stream)}/messages",
         body=body,
         cli=cli_words("stream", "write", stream, *spelled, *words, "--", tag, text),
         python=f"hw.stream({stream!r}).write({tag!r}, {value if encoding else text!r}{more})",

@@ -10,7 +10,8 @@ from headwater.metrics.first_seen import FirstSeen
 from headwater.metrics.store_facts import ServerFacts
 from headwater.metrics.sweeps import StoreSample
 from headwater.queue.types import QueueStats
-from headwater.serve.console.links import group_link, part, query, queue_link, stream_link
+from headwater.serve.console.letter_places import Place
+from headwater.serve.console.links import group_link, query, queue_link, stream_link
 from headwater.serve.console.pages.sampled import ConsumerLetterCount, consumer_letters
 from headwater.store.doctor import DoctorReport
 from headwater.store.presence import SeenProcess
@@ -97,7 +98,7 @@ async def dated(
 
 def _of_group(stream: str, facts: GroupInfo, now_ms: int) -> Iterator[Alarm]:
     who, where = f"{facts.name} of {stream}", group_link(stream, facts.name)
-    place = f"g:{part(stream)}/{part(facts.name)}"
+    place = Place(stream, facts.name).key
     if facts.missed:
         yield Alarm(
             "act",
@@ -162,7 +163,7 @@ def _of_stream(stream: StreamInfo, now_ms: int) -> Iterator[Alarm]:
 
 
 def _of_queue(queue: QueueStats) -> Iterator[Alarm]:
-    link, place = queue_link(queue.name), f"q:{part(queue.name)}"
+    link, place = queue_link(queue.name), Place(queue.name, "").key
     if queue.damaged:
         yield Alarm(
             "act",

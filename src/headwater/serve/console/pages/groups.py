@@ -13,6 +13,7 @@ from headwater.log.ruler import group_ruler
 from headwater.serve.api.audit import AUDIT
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import group_charts
+from headwater.serve.console.letter_places import Place
 from headwater.serve.console.ruler import draw, window_of
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
@@ -60,6 +61,7 @@ async def show_group(call: PageCall) -> Context:
         "further": len(ranges) - shown if len(ranges) > shown else 0,
         "next_due_ms": min((one.due_ms for one in ranges), default=None),
         "charts": await group_charts(call, name, group),
+        "letters_at": Place(name, group).key,
         "missed": await _ledger(call, name, facts.gaps) if facts.gaps else [],
         "now_ms": now_ms,
         "may_admin": call.may(Scope.ADMIN, name),

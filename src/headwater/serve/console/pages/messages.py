@@ -9,9 +9,11 @@ from headwater.errors import InvalidInput
 from headwater.serve.api.traces import find_row, traced
 from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.links import consumer_link, group_link, part, stream_link
+from headwater.serve.console.letter_places import Place
+from headwater.serve.console.links import consumer_link, group_link, query, stream_link
 from headwater.serve.console.pages.stream import frame, opened
 from headwater.serve.http.messages import Refused
+from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 from headwater.views.traces import TraceStepView
 
@@ -62,10 +64,9 @@ def _where(step: TraceStepView) -> str:
 
 def _link(stream: str, step: TraceStepView) -> str | None:
     if step.kind == "group":
-        place = f"g:{part(stream)}/{part(step.name)}"
-        return (
-            f"/dead?place={part(place)}" if step.state == "dead" else group_link(stream, step.name)
-        )
+        if step.state == "dead":
+            return f"/dead?{query(place=Place(stream, step.name).key)}"
+        return group_link(stream, step.name)
     if step.kind == "consumer":
         return consumer_link(step.name)
     return {"outbox": "/outbox", "batch": "/outbox", "query": "/spark"}.get(step.kind)
@@ -73,7 +74,7 @@ def _link(stream: str, step: TraceStepView) -> str | None:
 
 def _forms(call: PageCall, stream: str, offset: int) -> list[tuple[str, str]]:
     """Return how the same message is read elsewhere."""
-    path = f"/v1/streams/{part(stream)}/messages?from={offset}&count=1"
+    path = f"/v1/streams/{path_part(stream)}/messages?from={offset}&count=1"
     return [
         ("CLI", cli_words("stream", "read", stream, "--offset", offset, "--count", 1)),
         ("curl", shlex.join(["curl", f"{call.address}{path}"])),
@@ -83,7 +84,7 @@ def _forms(call: PageCall, stream: str, offset: int) -> list[tuple[str, str]]:
 
 def _trace_forms(call: PageCall, stream: str, offset: int) -> list[tuple[str, str]]:
     """Return how the same life is shown elsewhere, and the lasting address of the page."""
-    path = f"{part(stream)}/messages/{offset}"
+    path = f"{path_part(stream)}/messages/{offset}"
     return [
         ("CLI", cli_words("stream", "trace", stream, offset)),
         ("curl", shlex.join(["curl", f"{call.address}/v1/streams/{path}/trace"])),

@@ -8,6 +8,7 @@ from headwater.errors import InvalidInput
 from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats, State
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import queue_charts
+from headwater.serve.console.letter_places import Place
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 from headwater.views import overview
@@ -67,6 +68,7 @@ async def show_queue(call: PageCall) -> Context:
         "state": state,
         "items": items,
         "charts": await queue_charts(call, name),
+        "letters_at": Place(name, "").key,
         "may_write": call.may(Scope.WRITE, name),
         "may_admin": call.may(Scope.ADMIN, name),
     }

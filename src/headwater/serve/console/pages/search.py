@@ -20,11 +20,11 @@ from headwater.serve.console.links import (
     channel_link,
     consumer_link,
     group_link,
-    part,
     queue_link,
     stream_link,
 )
 from headwater.serve.console.pages.sampled import sampled
+from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 from headwater.spark.queries.status import query_statuses
 from headwater.timed.operating import list_infos
@@ -97,7 +97,7 @@ async def _everything(call: PageCall) -> AsyncIterator[tuple[str, Iterable[Hit]]
 
     yield "Streams", [Hit(name, stream_link(name)) for name in seen(await call.hw.streams())]
     topics = seen(await call.hw.store.run(list_topics()))
-    yield "Topics", [Hit(name, f"/topics/{part(name)}") for name in topics]
+    yield "Topics", [Hit(name, f"/topics/{path_part(name)}") for name in topics]
     yield (
         "Groups",
         [
@@ -135,7 +135,7 @@ async def _outside(call: PageCall) -> AsyncIterator[tuple[str, Iterable[Hit]]]:
     queries = await call.hw.store.run(query_statuses())
     yield "Spark queries", [Hit(one.name or one.query, "/spark") for one in queries]
     jobs = await call.hw.store.run(list_infos())
-    yield "Timed jobs", [Hit(one.name, f"/timed/{part(one.name)}") for one in jobs]
+    yield "Timed jobs", [Hit(one.name, f"/timed/{path_part(one.name)}") for one in jobs]
     if call.served.farm is not None:
         instances = await call.served.farm.status()
         yield "Timelines", [Hit(one.instance, "/timelines") for one in instances]

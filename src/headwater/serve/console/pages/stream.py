@@ -12,10 +12,10 @@ from headwater.log.types import Searched, StreamInfo
 from headwater.serve.api.routes import NDJSON
 from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.links import part
 from headwater.serve.console.pages.stream_ruler import ruler_of
 from headwater.serve.console.positions import moment_of, steps_of
 from headwater.serve.http.messages import Refused
+from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 
 # How many messages a page shows, and what a search may take before it asks whether to go on.
@@ -159,7 +159,7 @@ async def show_stream_replay(call: PageCall) -> Context:
     info = await opened(call)
     first = call.number("first", max(info.first, 1)) or 1
     last = call.number("last", info.last) or info.last
-    path = f"{call.address}/v1/streams/{part(info.name)}/messages?from={first}"
+    path = f"{call.address}/v1/streams/{path_part(info.name)}/messages?from={first}"
     count = max(last - first + 1, 1)
     ask = f"accept: {NDJSON}"
     read = ("stream", "read", info.name, "--offset", first, "--count", count, "--json")
