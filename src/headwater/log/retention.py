@@ -91,14 +91,16 @@ def _words(policy: Retention) -> list[Argument]:
     return words
 
 
-def preview(key: str, policy: Retention) -> Operation[RetentionPreview]:
+def preview(
+    key: str, policy: Retention, most_calls: int = _MOST_PREVIEWS
+) -> Operation[RetentionPreview]:
     """Return how far a policy would evict now, if no reader held it up; changes nothing.
 
     A round trip for each 256 nodes that a limit of age or bytes would evict, 400 at most.
     """
     words = _words(policy)
     place = freed = 0
-    for _ in range(_MOST_PREVIEWS):
+    for _ in range(most_calls):
         call = Call("hw_stream_retain_preview", key, (place, freed, *words), read_only=True)
         reply = RetainPreviewReply(*(yield call))
         if reply.place < 0:

@@ -88,13 +88,17 @@ class StoreWatch:
 
     async def newest(self, every_s: float) -> StoreSample:
         """Return the newest sample, whole or not; it is refreshed this often from now on."""
+        self.ask(every_s)
+        await self._sampled.wait()
+        return self._newest
+
+    def ask(self, every_s: float) -> None:
+        """Have the sample refreshed this often from now on, without waiting for it."""
         now = self.clock()
         self._asked[every_s] = now
         if now - self._newest.at > every_s and self._sampling is None:
             self._sampling = asyncio.create_task(self._renew())
             self._sampling.add_done_callback(self._over)
-        await self._sampled.wait()
-        return self._newest
 
     async def whole(self, every_s: float) -> StoreSample:
         """Return the newest sample that is complete; raises the error for which there is none."""

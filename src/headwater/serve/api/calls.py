@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from headwater.metrics.cached_history import CachedHistory
     from headwater.metrics.first_seen import FirstSeen
     from headwater.metrics.operations import OperationMetrics
+    from headwater.metrics.retention_forecasts import RetentionForecasts
     from headwater.metrics.sampler import Sampler
     from headwater.metrics.store_facts import StoreFacts
+    from headwater.metrics.stream_rates import StreamRates
     from headwater.metrics.sweeps import StoreWatch
     from headwater.serve.api.databases import ServedDatabase
     from headwater.serve.api.letter_jobs import LetterJobs
@@ -48,6 +50,8 @@ class Served:
     sampler: Sampler
     watch: StoreWatch
     history: CachedHistory
+    stream_rates: StreamRates
+    forecasts: RetentionForecasts
     facts: StoreFacts
     scrubs: Scrubs
     letter_jobs: LetterJobs

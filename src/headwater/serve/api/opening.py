@@ -17,8 +17,10 @@ from headwater.metrics.first_seen import FirstSeen
 from headwater.metrics.objects import add_instances
 from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.recorder import HistoryRecorder, check_history
+from headwater.metrics.retention_forecasts import RetentionForecasts
 from headwater.metrics.sampler import MAX_SERIES, Extra, Sampler, check_series
 from headwater.metrics.store_facts import StoreFacts
+from headwater.metrics.stream_rates import StreamRates
 from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.api.calls import Served
 from headwater.serve.api.cors import Cors, check_local
@@ -167,6 +169,8 @@ async def _answering(
             sampler,
             watch,
             CachedHistory(hw),
+            StreamRates(watch),
+            RetentionForecasts(hw),
             facts,
             Scrubs(hw, jobs),
             LetterJobs(hw, jobs),

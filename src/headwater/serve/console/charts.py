@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from headwater.serve.console.render import age, number, size
+from headwater.serve.console.render import age, rate, rounded, size
 
 WIDTH: Final = 600
 HEIGHT: Final = 100
@@ -76,8 +76,7 @@ class Chart(NamedTuple):
             return age(value * 1000)
         if self.unit == "bytes":
             return size(value)
-        shown = number(round(value, 1) if value < 10 and value != int(value) else round(value))
-        return f"{shown}/s" if self.unit == "per s" else shown
+        return rate(value) if self.unit == "per s" else rounded(value)
 
     @property
     def drawn(self) -> list[list[str]]:

@@ -39,7 +39,7 @@ def environment() -> Environment:
         exact=exact_time, policy=policy, span=span, json=as_json, hex=hex_dump, python=repr
     )
     made.filters.update(shell=shlex.quote, score=score, bound=bound, visible=visible, line=line)
-    made.filters.update(mean_size=mean_size)
+    made.filters.update(mean_size=mean_size, rate=rate)
     made.globals.update(query=query, asset=asset_path, bar_x=list.index)
     return made
 
@@ -54,6 +54,16 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def rounded(value: float) -> str:
+    """Spell a number with one digit behind the point where that matters."""
+    return number(round(value, 1) if value < 10 and value != int(value) else round(value))
+
+
+def rate(value: float | None) -> str:
+    """Spell how many there are a second."""
+    return "–" if value is None else f"{rounded(value)}/s"
 
 
 def score(value: float) -> str:
@@ -125,10 +135,16 @@ def span(ms: int) -> str:
     return f"{ms}ms"
 
 
+def _spaced(span: str) -> str:
+    """Spell a span as a text has it, such as 7 d."""
+    unit = span.lstrip("0123456789")
+    return f"{span.removesuffix(unit)} {'min' if unit == 'm' else unit}"
+
+
 def policy(keep: Retention) -> str:
     """Spell how much of a stream is kept."""
     limits = [
-        keep.max_age_ms is not None and f"for {span(keep.max_age_ms)}",
+        keep.max_age_ms is not None and f"for {_spaced(span(keep.max_age_ms))}",
         keep.max_count is not None and f"the newest {number(keep.max_count)}",
         keep.max_bytes is not None and f"up to {size(keep.max_bytes)}",
     ]

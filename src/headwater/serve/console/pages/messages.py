@@ -26,7 +26,7 @@ async def show_message(call: PageCall) -> Context:
     info = await opened(call)
     offset = _offset(given)
     trace, _, message = await traced(call.served, stream, offset)
-    return frame(call, info, "Messages") | {
+    return (await frame(call, info, "Messages")) | {
         "offset": offset,
         "message": message,
         "row": trace.row,

@@ -12,7 +12,7 @@ from headwater.serve.console.calls import PageCall
 from headwater.serve.tokens import Grant, Scope
 
 # While somebody looks, the store is sampled so often, however many look.
-_EVERY_S: Final = 2.0
+RENEWED_S: Final = 2.0
 # How a SQL consumer is called among the readers of a stream.
 CONSUMER: Final = "consumer:"
 
@@ -28,7 +28,7 @@ class ConsumerLetterCount(NamedTuple):
 
 async def sampled(call: PageCall) -> StoreSample:
     """Return the newest sample that is whole; raises an error while the store does not answer."""
-    sample = await call.served.watch.whole(_EVERY_S)
+    sample = await call.served.watch.whole(RENEWED_S)
     if call.grant.everywhere(Scope.READ):
         return sample
 

@@ -12,6 +12,8 @@ from headwater.log.types import Searched, StreamInfo
 from headwater.serve.api.routes import NDJSON
 from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.pages.sampled import RENEWED_S
+from headwater.serve.console.pages.stream_forecast import forecast_words
 from headwater.serve.console.pages.stream_ruler import ruler_of
 from headwater.serve.console.positions import moment_of, steps_of
 from headwater.serve.http.messages import Refused
@@ -37,17 +39,21 @@ async def opened(call: PageCall) -> StreamInfo:
     return info
 
 
-def frame(call: PageCall, info: StreamInfo, tab: str) -> Context:
+async def frame(call: PageCall, info: StreamInfo, tab: str) -> Context:
     """Return what every page of a stream shows: where it stands, and its other pages."""
     may_write, may_admin = call.may(Scope.WRITE, info.name), call.may(Scope.ADMIN, info.name)
     tabs = [("Messages", ""), ("Live tail", "/tail"), ("Groups", "/groups")]
     tabs += [("Storage", "/storage"), ("Settings", "/settings")]
     tabs += [("Write", "/write")] if may_write else []
     tabs += [("Replay", "/replay")]
+    groups = [row.group for row in call.served.watch.latest.groups if row.stream == info.name]
+    forecast = await call.served.forecasts.of(info, groups)
     return {
         "info": info,
         "tabs": tabs,
         "tab": tab,
+        "rate": call.served.stream_rates.of(info.name, RENEWED_S),
+        "forecast": forecast and forecast_words(forecast),
         "may_admin": may_admin,
         "may_write": may_write,
     }
@@ -57,7 +63,7 @@ async def show_stream(call: PageCall) -> Context:
     """Show the ruler of a stream, its histogram, and messages from a place or by a filter."""
     info = await opened(call)
     ruler = await ruler_of(call, info)
-    shown = frame(call, info, "Messages") | {"stream_ruler": ruler, "page": _MESSAGES}
+    shown = (await frame(call, info, "Messages")) | {"stream_ruler": ruler, "page": _MESSAGES}
     if any(call.query.get(field) for field in ("tag", "text", "where")):
         found = await _search(call)
         rows = [(message.offset, message) for message in found.messages]
@@ -123,7 +129,7 @@ def _within(info: StreamInfo, offset: int) -> int:
 async def show_stream_groups(call: PageCall) -> Context:
     """Show the groups and readers of a stream, on its ruler and in a table."""
     info = await opened(call)
-    return frame(call, info, "Groups") | {"stream_ruler": await ruler_of(call, info)}
+    return (await frame(call, info, "Groups")) | {"stream_ruler": await ruler_of(call, info)}
 
 
 async def show_stream_tail(call: PageCall) -> Context:
@@ -131,24 +137,24 @@ async def show_stream_tail(call: PageCall) -> Context:
     info = await opened(call)
     messages = await call.hw.stream(info.name).read(max(info.last - 9, info.first), 10)
     newest = [message for message in messages if message is not None]
-    return frame(call, info, "Live tail") | {"messages": newest[::-1]}
+    return (await frame(call, info, "Live tail")) | {"messages": newest[::-1]}
 
 
 async def show_stream_write(call: PageCall) -> Context:
     """Show a form that writes a message."""
-    return frame(call, await opened(call), "Write")
+    return await frame(call, await opened(call), "Write")
 
 
 async def show_stream_settings(call: PageCall) -> Context:
     """Show how much of a stream is kept, and who holds that up."""
-    return frame(call, await opened(call), "Settings")
+    return await frame(call, await opened(call), "Settings")
 
 
 async def show_stream_storage(call: PageCall) -> Context:
     """Show how a stream lies in the store: nodes, holes, bytes, and what compaction would save."""
     info = await opened(call)
     profile = await call.hw.store.run(stream_profile(info.name, 1, info.last))
-    shown = frame(call, info, "Storage") | {"profile": profile, "estimate": None}
+    shown = (await frame(call, info, "Storage")) | {"profile": profile, "estimate": None}
     if call.query.get("estimate"):
         shown["estimate"] = await call.hw.store.run(estimate(info.name, _SEARCH_MS))
     return shown
@@ -163,7 +169,7 @@ async def show_stream_replay(call: PageCall) -> Context:
     count = max(last - first + 1, 1)
     ask = f"accept: {NDJSON}"
     read = ("stream", "read", info.name, "--offset", first, "--count", count, "--json")
-    return frame(call, info, "Replay") | {
+    return (await frame(call, info, "Replay")) | {
         "first": first,
         "last": last,
         "replays": await call.served.replays.known(call.grant, info.name),
