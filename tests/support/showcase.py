@@ -93,6 +93,7 @@ class Showcase:
         client.ask("PUT", "/v1/queues/reports/state", {"paused": True})
         client.post("/v1/streams/rides/groups/totals/seek", {"to": 24_001})
         client.post("/v1/streams/rides/evict", {"up_to": 3000})
+        client.ask("PUT", "/v1/streams/rides/retention", {"max_age_ms": 7 * 86_400_000})
 
     def _work(self) -> None:
         """Let some work go on while the pictures are taken."""

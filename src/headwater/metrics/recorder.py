@@ -108,7 +108,8 @@ def counted(sample: StoreSample) -> Iterator[tuple[Series, int, int, Point]]:
             yield ("query", query.query), 0, sum(one.next for one in query.reads), point
     for queue in sample.queues:
         oldest = (queue.oldest_ms or 0) / 1000
-        point = Point(0, 0, queue.ready, oldest, queue.unacked, 0)
+        held = (queue.oldest_unacked_ms or 0) / 1000
+        point = Point(0, 0, queue.ready, oldest, queue.unacked, held)
         yield ("queue", queue.name), queue.pushed, queue.acked, point
     for channel in sample.channels:
         point = Point(0, 0, channel.ready, channel.waited_ms / 1000, channel.reserved, 0)

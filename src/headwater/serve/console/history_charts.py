@@ -94,7 +94,15 @@ async def group_charts(call: PageCall, stream: str, group: str) -> list[Chart]:
 
 async def queue_charts(call: PageCall, queue: str) -> list[Chart]:
     """Return what waits in a queue, and its rates, over time."""
-    return await _object_charts(call, ("queue", queue), queue_link(queue))
+    charts = await _object_charts(call, ("queue", queue), queue_link(queue))
+    # As the page of a queue calls them.
+    words = {"waiting": "ready", "pending": "with consumers"}
+    return [
+        one._replace(
+            lines=[line._replace(label=words.get(line.label, line.label)) for line in one.lines]
+        )
+        for one in charts
+    ]
 
 
 async def channel_charts(call: PageCall, channel: str) -> list[Chart]:

@@ -97,7 +97,7 @@ async def dated(
 
 
 def _of_group(stream: str, facts: GroupInfo, now_ms: int) -> Iterator[Alarm]:
-    who, where = f"{facts.name} of {stream}", group_link(stream, facts.name)
+    who, where = f"Group {facts.name} of {stream}", group_link(stream, facts.name)
     place = Place(stream, facts.name).key
     if facts.missed:
         yield Alarm(
@@ -152,8 +152,8 @@ def _of_stream(stream: StreamInfo, now_ms: int) -> Iterator[Alarm]:
     if stream.idle_holder:
         yield Alarm(
             "look",
-            f"{stream.name} keeps more than its retention allows, because {stream.idle_holder} "
-            "still needs it and is inactive",
+            f"Stream {stream.name} keeps more than its retention allows, because "
+            f"{stream.idle_holder} still needs it and is inactive",
             "start it again, or remove it",
             stream_link(stream.name),
             "a stream stays within its retention",
@@ -167,7 +167,7 @@ def _of_queue(queue: QueueStats) -> Iterator[Alarm]:
     if queue.damaged:
         yield Alarm(
             "act",
-            f"{queue.name} has {queue.damaged:,} damaged messages",
+            f"Queue {queue.name} has {queue.damaged:,} damaged messages",
             "run headwater scrub",
             link,
             "nothing acknowledged is lost",
@@ -178,7 +178,7 @@ def _of_queue(queue: QueueStats) -> Iterator[Alarm]:
     if queue.dead:
         yield Alarm(
             "look",
-            f"{queue.name} has {queue.dead:,} dead letter{'s' * (queue.dead != 1)}",
+            f"Queue {queue.name} has {queue.dead:,} dead letter{'s' * (queue.dead != 1)}",
             "check their errors, then redrive or discard them",
             f"/dead?{query(place=place)}",
             "every message is handled",
@@ -190,7 +190,7 @@ def _of_queue(queue: QueueStats) -> Iterator[Alarm]:
     if queue.paused:
         yield Alarm(
             "look",
-            f"{queue.name} is paused",
+            f"Queue {queue.name} is paused",
             "resume it when its consumers should continue",
             link,
             "messages are handled in time",

@@ -81,7 +81,7 @@ def _rows(sample: StoreSample) -> Iterator[Lagging]:
     for queue in sample.queues:
         series, link = ("queue", queue.name), queue_link(queue.name)
         point = points[series]
-        yield Lagging(series, "queue", queue.name, (), link, point, queue.dead, queue.waiting)
+        yield Lagging(series, "queue", queue.name, (), link, point, queue.dead)
     for channel in sample.channels:
         series = ("channel", channel.name)
         link = channel_link(channel.name)

@@ -8,7 +8,7 @@ from headwater.serve.console.history_charts import outbox_charts
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 from headwater.spark.queries.status import query_statuses
-from headwater.timed.operating import history, list_infos
+from headwater.timed.operating import history, info, list_infos
 
 
 async def show_outbox(call: PageCall) -> Context:
@@ -35,10 +35,11 @@ async def show_timed(call: PageCall) -> Context:
 
 
 async def show_timed_job(call: PageCall) -> Context:
-    """Show what happened to a timed job, the newest first."""
+    """Show when a timed job is due and what happened to it, the newest first."""
     check_everywhere(call)
-    events = await call.hw.store.run(history(call.name, 100))
-    return {"job": call.name, "events": events[::-1]}
+    run = call.hw.store.run
+    events = await run(history(call.name, 100))
+    return {"job": call.name, "info": await run(info(call.name)), "events": events[::-1]}
 
 
 def check_everywhere(call: PageCall) -> None:
