@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console, RenderableType
 from headwater.cli.top_view import (
     TopPicture,
     overview_picture,
+    place_kept,
     ruler_picture,
     spark_text,
     strip_text,
@@ -45,7 +47,7 @@ def test_the_overview_names_what_is_wrong_and_what_lags() -> None:
     shown = text_of(overview_picture(a_picture()))
     assert "in 12/s · out 3/s" in shown
     assert "g of s is behind by 5 messages" in shown
-    assert "91.0 s" in shown
+    assert "91 s" in shown
 
 
 def test_the_overview_says_what_a_crash_does_to_messages() -> None:
@@ -66,7 +68,7 @@ def test_alarms_of_one_kind_are_one_line_when_they_are_many() -> None:
     sample = StoreSample(100_000, [], groups)
     found = gathered(alarms_of(sample, None, None, None))
     assert [one.text for one in found] == [
-        "g of s0 missed 7 messages: they were evicted before it read them",
+        "Group g of s0 missed 7 messages: they were evicted before it read them",
         "30 groups have no member, and 150 messages wait for them",
     ]
     assert len(found[1].members) == 30
@@ -97,9 +99,8 @@ def test_a_narrow_overview_leaves_out_columns_and_cuts_no_number(width: int, hei
     assert {"98,765,432", "1,234,567", "4,321"} <= set(chosen)
     # Whatever is cut ends between two words: each number is as it was.
     whole = set(text_of(overview_picture(top, 999), 999).split())
-    shown = {
-        word.rstrip("…") for line in lines if not line.startswith("and ") for word in line.split()
-    }
+    told = [line for line in lines if not line.startswith(("and ", "j k"))]
+    shown = {word.rstrip("…") for line in told for word in line.split()}
     assert {word for word in shown if word[0].isdigit()} <= whole
 
 
@@ -108,6 +109,18 @@ def test_the_chosen_row_is_on_the_screen(chosen: int) -> None:
     top = a_picture(100, chosen)._replace(alarms=())
     shown = text_of(overview_picture(top, height=20))
     assert len(shown.splitlines()) <= 20
+    told = re.search(r"rows (\d+) to (\d+) of 100\n", shown)
+    assert told
+    assert int(told[1]) <= chosen + 1 <= int(told[2])
+
+
+def test_the_chosen_object_stays_chosen_when_rows_change_their_order() -> None:
+    rows = [
+        one._replace(series=("group", "s", f"g{n}")) for n in range(3) for one in a_picture().rows
+    ]
+    assert place_kept(rows, 0, rows[::-1]) == 2
+    assert place_kept(rows, 1, [rows[2], rows[0]]) == 1, "the same place where it is gone"
+    assert place_kept([], 0, rows) == 0
 
 
 def test_names_do_nothing_to_a_terminal() -> None:
@@ -138,10 +151,11 @@ def test_a_ruler_has_a_row_for_everybody_who_reads() -> None:
     facts = group(61, 20, 40, 1, 1)
     ruler = GroupRuler("g", 61, 21, [PendingRange(21, 40, 2, 10**15, 1)], [], [])
     picture = draw(info, window_of(info, None, None), [(facts, ruler)], [], 1000)
-    shown = text_of(ruler_picture("s", picture, 122), 122)
+    shown = text_of(ruler_picture(info, 1204.4, picture, 122), 122)
+    assert shown.splitlines()[1].endswith("B each · 1,204/s")
     row = next(line for line in shown.splitlines() if line.startswith("g "))
     assert row.split()[1] == "✓" * 12 + "②" * 12 + "✓" * 12 + "·" * 24
     assert "lag 40 (1.0 s) · pending 20" in row
-    narrow = text_of(ruler_picture("s", picture, 50), 50).splitlines()
+    narrow = text_of(ruler_picture(info, None, picture, 50), 50).splitlines()
     place = narrow.index("g  lag 40 (1.0 s) · pending 20")
     assert narrow[place + 1] == "✓" * 10 + "②" * 10 + "✓" * 10 + "·" * 20

@@ -16,10 +16,11 @@ from rich.text import Text
 
 from headwater.aio_client import connect
 from headwater.cli import output
+from headwater.cli.top_standing import list_picture, queue_picture
 from headwater.cli.top_view import (
     TopPicture,
     overview_picture,
-    queue_picture,
+    place_kept,
     ruler_picture,
     spark_text,
 )
@@ -30,11 +31,13 @@ from headwater.metrics.cached_history import CachedHistory
 from headwater.metrics.history import STORE, Point
 from headwater.metrics.recorder import HistoryRecorder, RateBook, check_history
 from headwater.metrics.store_facts import StoreFacts
+from headwater.metrics.stream_rates import StreamRates
 from headwater.metrics.sweeps import StoreWatch
+from headwater.serve.console.outside_readers import registered_reader, spark_reads
 from headwater.serve.console.pages.alarm_groups import gathered
 from headwater.serve.console.pages.alarms import alarms_of
 from headwater.serve.console.pages.lagging import lagging
-from headwater.serve.console.ruler import OutsideReader, draw, window_of
+from headwater.serve.console.ruler import draw, window_of
 from headwater.store.many import together
 from headwater.views.overview import look_apart
 
@@ -71,6 +74,7 @@ class TopScreen:
         self._sample: StoreSample | None = None
         self._rows: list[Lagging] = []
         self._chosen = 0
+        self._moved = False
         self._entered = False
         self._keys: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -79,6 +83,7 @@ class TopScreen:
         async with connect(self._url, wait_ms=0) as hw, contextlib.AsyncExitStack() as opened:
             self._hw: AsyncHeadwater = hw
             self._watch = StoreWatch(hw)
+            self._stream_rates = StreamRates(self._watch)
             self._past = CachedHistory(hw)
             self._facts = StoreFacts(self._watch, self._url)
             opened.push_async_callback(self._watch.close)
@@ -113,6 +118,7 @@ class TopScreen:
                 self._press(key)
 
     def _press(self, key: bytes) -> None:
+        self._moved = self._moved or key in (*_UP, *_DOWN, *_ENTER)
         if key in _UP and not self._entered:
             self._chosen = max(self._chosen - 1, 0)
         elif key in _DOWN and not self._entered:
@@ -121,6 +127,11 @@ class TopScreen:
             self._entered = bool(self._rows)
         elif key in _BACK:
             self._entered = False
+
+    def _take_rows(self, rows: list[Lagging]) -> None:
+        """Take new rows; before somebody moves, the worst of them is chosen."""
+        self._chosen = place_kept(self._rows, self._chosen, rows) if self._moved else 0
+        self._rows = rows
 
     async def _drawn(self) -> RenderableType:
         """Return the picture, or that the store is away: then it is tried again."""
@@ -139,8 +150,7 @@ class TopScreen:
             return queue_picture(await self._hw.queue(row.name).stats())
         if row.where:
             return await self._ruler(row.where[0])
-        self._entered = False
-        return await self._overview(chosen=True)
+        return list_picture(row)
 
     async def _overview(self, *, chosen: bool) -> RenderableType:
 
@@ -148,7 +158,7 @@ class TopScreen:
         if sample is not self._sample:
             self._sample = sample
             self._store_point = self._rates.points(sample, None)[STORE]
-            self._rows = lagging(sample)
+            self._take_rows(lagging(sample))
         self._chosen = min(self._chosen, max(len(self._rows) - 1, 0))
         wanted = [row.series for row in self._rows[:_SPARKS]]
         past = await self._past.points([STORE, *wanted], 1, _SPARK_SPAN_S)
@@ -188,12 +198,15 @@ class TopScreen:
         )
         found = [(row.group, ruler) for row, ruler in zip(groups, rulers, strict=False) if ruler]
         readers = [
-            OutsideReader("reader", name, at, lag_ms=info.reader_lag_ms[name])
+            registered_reader(name, at, info.reader_lag_ms[name])
             for name, at in sorted(info.readers.items())
         ]
-        now_ms = self._sample.now_ms if self._sample is not None else 0
-        picture = draw(info, window, found, readers[:_ROWS], now_ms)
-        return ruler_picture(stream, picture, output.console().width)
+        sample = self._watch.latest
+        readers += [one for query in sample.queries for one in spark_reads(query, stream)]
+        picture = draw(info, window, found, readers[:_ROWS], sample.now_ms)
+        # Also while a stream is shown, the sample is renewed: its rate comes from it.
+        rate = self._stream_rates.of(stream, _EVERY_S)
+        return ruler_picture(info, rate, picture, output.console().width)
 
 
 @contextlib.contextmanager

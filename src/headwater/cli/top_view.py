@@ -14,9 +14,9 @@ from headwater.cli import output
 from headwater.cli.fitted_table import FittedColumn, FittedTable
 
 if TYPE_CHECKING:
+    from headwater.log.types import StreamInfo
     from headwater.metrics.history import Point
     from headwater.metrics.sweeps import StoreSample
-    from headwater.queue.types import QueueStats
     from headwater.serve.console.pages.alarms import Alarm
     from headwater.serve.console.pages.lagging import Lagging
     from headwater.serve.console.ruler import RulerPicture, RulerRow, Segment
@@ -62,6 +62,7 @@ _NARROW: Final = 100
 # The columns of how somebody stands, beside a strip.
 _STANDING: Final = 44
 _KEYS: Final = "j k move · ⏎ enter · q leave"
+BACK: Final = "esc back · q leave"
 
 
 class TopPicture(NamedTuple):
@@ -99,15 +100,30 @@ def overview_picture(top: TopPicture, width: int = 100, height: int = 1000) -> R
             (f": {alarm.cure}", "dim"),
         )
         parts.append(_cut(words, width))
-    if top.checks is not None and top.checks.verify is not None and height >= _LOW:
-        at = output.time_text(top.checks.verify.at_ms)
-        parts.append(_cut(Text(f"verify {at}: {top.checks.verify}", "dim"), width))
     if len(top.alarms) > most:
         parts.append(Text(f"and {len(top.alarms) - most:,} more need attention", "dim"))
+    if top.checks is not None and top.checks.verify is not None and height >= _LOW:
+        at = output.time_text(top.checks.verify.at_ms)
+        parts.append(_cut(Text(f"last verify {at}: {top.checks.verify}", "dim"), width))
     parts.append(Text())
-    keys = [] if top.chosen is None else [Text(_KEYS, "dim")]
-    table = _rows_table(top, max(height - len(parts) - len(keys) - 2, 3))
-    return Group(*parts, table, *keys)
+    most = max(height - len(parts) - (top.chosen is not None) - 2, 3)
+    shown = _shown(top, most)
+    keys = [] if top.chosen is None else [_keys(top, shown, width)]
+    return Group(*parts, _rows_table(top, shown), *keys)
+
+
+def _keys(top: TopPicture, shown: range, width: int) -> Text:
+    """Say what keys do, and which of the rows are on the screen if not all are."""
+    words = [_KEYS]
+    if len(shown) < len(top.rows):
+        words.append(f"rows {shown[0] + 1:,} to {shown[-1] + 1:,} of {len(top.rows):,}")
+    return _cut(Text(" · ".join(words), "dim"), width)
+
+
+def _shown(top: TopPicture, most: int) -> range:
+    """Return the places of the rows around the chosen one that are on the screen."""
+    first = max(min((top.chosen or 0) - most // 2, len(top.rows) - most), 0)
+    return range(first, min(first + most, len(top.rows)))
 
 
 def _head(top: TopPicture, width: int) -> Text:
@@ -154,22 +170,20 @@ def _cut(text: Text, width: int) -> Text:
     return cut.append("…")
 
 
-def _rows_table(top: TopPicture, most: int) -> RenderableType:
+def _rows_table(top: TopPicture, shown: range) -> RenderableType:
     if not top.rows:
         return Text("Nothing is lagging: every message has been delivered and acknowledged.")
-    chosen = top.chosen or 0
-    first = max(min(chosen - most // 2, len(top.rows) - most), 0)
     table = FittedTable(_COLUMNS)
-    for place, row in enumerate(top.rows[first : first + most], first):
-        point = row.point
+    for place in shown:
+        row, point = top.rows[place], top.rows[place].point
         table.add_row(
             output.readable(row.name),
             output.readable(", ".join(row.where)),
             row.kind,
             f"{point.lag:,.0f}",
-            _age(point.lag_s),
+            spelled_age(point.lag_s),
             f"{point.pending:,.0f}",
-            _age(point.oldest_s),
+            spelled_age(point.oldest_s),
             Text(f"{row.dead:,}", "yellow" if row.dead else ""),
             top.sparks.get(row.series, ""),
             style="reverse" if place == top.chosen else "",
@@ -177,13 +191,21 @@ def _rows_table(top: TopPicture, most: int) -> RenderableType:
     return table
 
 
-def _age(seconds: float) -> str:
+def spelled_age(seconds: float) -> str:
+    """Return how long something has waited, as the console spells it; "-" for nothing."""
     if not seconds:
         return "-"
     for length, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.1f} s"
+    # As the console has it: what rounds to 10.0 is spelled as what follows it.
+    return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+
+
+def place_kept(before: Sequence[Lagging], chosen: int, rows: Sequence[Lagging]) -> int:
+    """Return where the object of a chosen row is among new rows; the same place without it."""
+    series = before[chosen].series if chosen < len(before) else None
+    return next((place for place, row in enumerate(rows) if row.series == series), chosen)
 
 
 def spark_text(values: Sequence[float | None], width: int = 20) -> str:
@@ -214,23 +236,35 @@ def strip_text(segments: Sequence[Segment], width: int) -> Text:
     return text
 
 
-def ruler_picture(name: str, picture: RulerPicture, width: int) -> RenderableType:
+def ruler_picture(
+    info: StreamInfo, rate: float | None, picture: RulerPicture, width: int
+) -> RenderableType:
     """Draw a stream with all who read it, in so many columns."""
     window = picture.window
+    facts = [f"{info.length:,} message{'s' * (info.length != 1)}"]
+    facts += [f"{info.bytes / info.length:,.1f} B each"] if info.length else []
+    facts += [] if rate is None else [f"{rate:,.0f}/s" if rate >= 10 else f"{rate:,.1f}/s"]
     rows = [
         _Strip("whole", picture.whole, [f"1 - {picture.end:,}"]),
         _Strip("readable", picture.focus, [f"{window.first:,} - {window.last:,}"]),
-        *(_Strip(output.readable(row.name), row.segments, _standing(row)) for row in picture.rows),
+        *(_Strip(_who(row), row.segments, _standing(row)) for row in picture.rows),
     ]
     pieces = [f"{MARKS[kind][0]} {words}" for kind, words in _LEGEND]
     return Group(
-        Text(output.readable(name), "bold"),
+        Text(output.readable(info.name), "bold"),
+        *(Text(line) for line in _packed(facts, " · ", width)),
         Text(),
         _strips_below(rows, width) if width < _NARROW else _strips_beside(rows, width),
         Text(),
         *(Text(line, "dim") for line in _packed(pieces, "   ", width)),
-        Text(_BACK, "dim"),
+        Text(BACK, "dim"),
     )
+
+
+def _who(row: RulerRow) -> str:
+    """Return the name of who reads, and what it is unless it is a group."""
+    kind = "" if row.kind in ("group", "reader") else f"{row.kind} "
+    return f"{kind}{output.readable(row.name)}"
 
 
 class _Strip(NamedTuple):
@@ -242,7 +276,7 @@ class _Strip(NamedTuple):
 
 
 def _standing(row: RulerRow) -> list[str]:
-    behind = f" ({_age(row.lag_ms / 1000)})" if row.lag and row.lag_ms else ""
+    behind = f" ({spelled_age(row.lag_ms / 1000)})" if row.lag and row.lag_ms else ""
     words = [f"lag {row.lag:,}{behind}"]
     if row.info is not None and row.info.pending:
         words.append(f"pending {row.info.pending:,}")
@@ -286,25 +320,3 @@ _LEGEND: Final = (
     ("new", "not delivered yet"),
     ("dead", "dead or missed"),
 )
-_BACK: Final = "esc back · q leave"
-
-
-def queue_picture(stats: QueueStats) -> RenderableType:
-    """Show how a queue stands."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="dim")
-    table.add_column(justify="right")
-    for name, value in (
-        ("ready", f"{stats.ready:,}"),
-        ("oldest", _age((stats.oldest_ms or 0) / 1000)),
-        ("delayed", f"{stats.delayed:,}"),
-        ("with consumers", f"{stats.unacked:,}"),
-        ("dead", f"{stats.dead:,}"),
-        ("pushed", f"{stats.pushed_per_s:,.1f}/s"),
-        ("acked", f"{stats.acked_per_s:,.1f}/s"),
-        ("blocked consumers", f"{stats.waiting:,}"),
-        ("paused", "yes" if stats.paused else "no"),
-    ):
-        table.add_row(name, value)
-    title = Text(output.readable(stats.name), "bold")
-    return Group(title, Text(), table, Text(), Text(_BACK, "dim"))

@@ -17,7 +17,7 @@ from headwater.serve.api.fields import MAX_DIGITS
 from headwater.serve.console.actions.action import Action, cli_words, given, place_of
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import stream_link
-from headwater.serve.console.pages.sampled import CONSUMER
+from headwater.serve.console.outside_readers import CONSUMER
 from headwater.serve.console.render import number, policy, size
 from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope

@@ -12,9 +12,10 @@ from headwater.serve.console.history_charts import (
     queue_charts,
     store_charts,
 )
+from headwater.serve.console.outside_readers import CONSUMER
 from headwater.serve.console.pages.lagging import lagging, worst_of
 from headwater.serve.console.pages.pipelines import check_everywhere
-from headwater.serve.console.pages.sampled import CONSUMER, sampled
+from headwater.serve.console.pages.sampled import sampled
 
 
 async def renew_store(call: PageCall) -> Context:

@@ -15,7 +15,8 @@ from headwater.serve.console.links import (
     queue_link,
     stream_link,
 )
-from headwater.serve.console.pages.sampled import CONSUMER, consumer_letters
+from headwater.serve.console.outside_readers import CONSUMER
+from headwater.serve.console.pages.sampled import consumer_letters
 
 # As many lines the chart of what lags has.
 _WORST: Final = 5

@@ -9,12 +9,11 @@ from typing import Final, NamedTuple
 from headwater.metrics.sweeps import StoreSample
 from headwater.outbox.consumer_letters import letters_stream
 from headwater.serve.console.calls import PageCall
+from headwater.serve.console.outside_readers import CONSUMER
 from headwater.serve.tokens import Grant, Scope
 
 # While somebody looks, the store is sampled so often, however many look.
 RENEWED_S: Final = 2.0
-# How a SQL consumer is called among the readers of a stream.
-CONSUMER: Final = "consumer:"
 
 
 class ConsumerLetterCount(NamedTuple):

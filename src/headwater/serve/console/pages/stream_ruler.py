@@ -14,9 +14,10 @@ from headwater.log.types import GroupInfo, StreamInfo
 from headwater.outbox.status import Checkpoint
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import consumer_link
+from headwater.serve.console.outside_readers import CONSUMER, registered_reader, spark_reads
 from headwater.serve.console.render import age
 from headwater.serve.console.ruler import OutsideReader, RulerPicture, Stretch, draw, window_of
-from headwater.spark.queries.status import QueryStatus, query_statuses
+from headwater.spark.queries.status import query_statuses
 from headwater.store.many import together
 from headwater.views import overview
 from headwater.views.overview import StreamGroup
@@ -26,8 +27,6 @@ _ROWS: Final = 40
 _CELLS: Final = 250
 _SAMPLE: Final = 128
 _BARS: Final = 60
-_CONSUMER: Final = "consumer:"
-_ARCHIVE: Final = "archive:"
 
 
 class StreamRuler(NamedTuple):
@@ -85,9 +84,9 @@ async def outside_readers(
     """Return who reads a stream from outside the log, and who could not be asked."""
     consumers, without = await _consumers(call, info.name)
     readers = [
-        _registered(name, needed, info.reader_lag_ms[name])
+        registered_reader(name, needed, info.reader_lag_ms[name])
         for name, needed in sorted(info.readers.items())
-        if name.removeprefix(_CONSUMER) not in consumers
+        if name.removeprefix(CONSUMER) not in consumers
     ]
     lags = await call.hw.store.run(
         together(lag_at(info.name, one.next_offset) for one in consumers.values())
@@ -104,25 +103,8 @@ async def outside_readers(
         for (name, one), lag in zip(consumers.items(), lags, strict=True)
     ]
     for query in await call.hw.store.run(query_statuses()):
-        readers += _spark_reads(query, info.name)
+        readers += spark_reads(query, info.name)
     return readers, without
-
-
-def _registered(name: str, needed: int, lag_ms: int) -> OutsideReader:
-    if name.startswith(_CONSUMER):
-        return OutsideReader("SQL", name.removeprefix(_CONSUMER), needed, lag_ms=lag_ms)
-    if name.startswith(_ARCHIVE):
-        return OutsideReader("archive", name.removeprefix(_ARCHIVE), needed, lag_ms=lag_ms)
-    return OutsideReader("reader", name, needed, lag_ms=lag_ms)
-
-
-def _spark_reads(query: QueryStatus, stream: str) -> list[OutsideReader]:
-    name, note = query.name or query.query[:8], f"{query.state}, epoch {query.epoch:,}"
-    return [
-        OutsideReader("Spark", name, read.next, note, read.lag_ms, "/spark")
-        for read in query.reads
-        if read.stream == stream
-    ]
 
 
 async def _consumers(call: PageCall, stream: str) -> tuple[dict[str, Checkpoint], str | None]:
