@@ -46,6 +46,7 @@ class AsyncGroup(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[False] = False,
+        max_bytes: int | None = None,
     ) -> list[Message[D]]: ...
     @overload
     async def read(
@@ -57,6 +58,7 @@ class AsyncGroup(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[True],
+        max_bytes: int | None = None,
     ) -> WithInfo[Message[D]]: ...
     async def read(
         self,
@@ -67,15 +69,14 @@ class AsyncGroup(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: bool = False,
+        max_bytes: int | None = None,
     ) -> list[Message[D]] | WithInfo[Message[D]]:
         """Take up to ``count`` messages that no other member has; see Group.read."""
-        held_ms = deadline(ack_ms, retry_ms)
+        asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
         if with_info:
-            known = await self._run(
-                grouping.read_with_info(self._handle, count, block_ms, held_ms, expire_ms)
-            )
+            known = await self._run(grouping.read_with_info(*asked))
             return WithInfo(self._handle.stream.decoded(known.messages), *known[1:])
-        found = await self._run(grouping.read(self._handle, count, block_ms, held_ms, expire_ms))
+        found = await self._run(grouping.read(*asked))
         return self._handle.stream.decoded(found)
 
     async def ack(self, *offsets: Offsets) -> int:
@@ -125,13 +126,18 @@ class AsyncGroup(Generic[D]):
         return await self._run(grouping.info(self._handle))
 
     async def dead(
-        self, count: int = 100, *, matching: LetterFilter | None = None
+        self,
+        count: int = 100,
+        *,
+        matching: LetterFilter | None = None,
+        max_bytes: int | None = None,
     ) -> list[DeadLetter]:
         """Return the oldest dead letters, of those that fit ``matching``; they stay where they are.
 
-        A filter costs a look at every letter before the last one that is returned.
+        A filter costs a look at every letter before the last one that is returned. There are no
+        more once they have ``max_bytes``.
         """
-        return await self._run(dead_letters.dead(self._handle, count, matching))
+        return await self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
     async def redrive(
         self,

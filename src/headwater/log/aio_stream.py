@@ -157,10 +157,16 @@ class AsyncStream(Generic[D]):
         return WithInfo(messages, first, last) if with_info else messages
 
     async def read_from(
-        self, offset: int, count: int, *, block_ms: Duration | float | None = None
+        self,
+        offset: int,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        max_bytes: int | None = None,
     ) -> Passage[D]:
         """Read on from ``offset``, over holes and gaps; see Stream.read_from."""
-        passage = await self._run(reading.read_from(self._handle, offset, count, block_ms))
+        found = reading.read_from(self._handle, offset, count, block_ms, max_bytes=max_bytes)
+        passage = await self._run(found)
         return Passage(self._handle.decoded(passage.messages), *passage[1:])
 
     async def scan(
@@ -186,10 +192,11 @@ class AsyncStream(Generic[D]):
         count: int = 100,
         max_messages: int | None = None,
         max_ms: int | None = None,
+        max_bytes: int | None = None,
     ) -> Searched[D]:
         """Search for messages within a budget; see Stream.search."""
         asked = searching.SearchRequest(
-            tag, text, where, start, newest_first, count, max_messages, max_ms
+            tag, text, where, start, newest_first, count, max_messages, max_ms, max_bytes
         )
         found = await self._run(searching.search(self._handle, asked))
         return found._replace(messages=self._handle.decoded(found.messages))

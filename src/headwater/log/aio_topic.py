@@ -12,7 +12,7 @@ from headwater.failures import Failure, LetterFilter
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.limiting import Limits
-from headwater.log import limiting, node, topic_groups, topic_reading, topics
+from headwater.log import limiting, node, topic_groups, topic_letters, topic_reading, topics
 from headwater.log.ack_arguments import InTopic, LettersInTopic
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.entries import Entry, batch_of_entries
@@ -173,6 +173,7 @@ class AsyncTopicGroup(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[False] = False,
+        max_bytes: int | None = None,
     ) -> list[TopicMessage[D]]: ...
     @overload
     async def read(
@@ -184,6 +185,7 @@ class AsyncTopicGroup(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[True],
+        max_bytes: int | None = None,
     ) -> TopicWithInfo[TopicMessage[D]]: ...
     async def read(
         self,
@@ -194,20 +196,17 @@ class AsyncTopicGroup(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: bool = False,
+        max_bytes: int | None = None,
     ) -> list[TopicMessage[D]] | TopicWithInfo[TopicMessage[D]]:
         """Take up to ``count`` messages that no other member has; see Group.read.
 
         ``with_info`` returns also the first and last offset that each partition holds.
         """
-        held_ms = deadline(ack_ms, retry_ms)
+        asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
         if with_info:
-            known = await self._run(
-                topic_reading.read_with_info(self._handle, count, block_ms, held_ms, expire_ms)
-            )
+            known = await self._run(topic_reading.read_with_info(*asked))
             return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])
-        found = await self._run(
-            topic_reading.read(self._handle, count, block_ms, held_ms, expire_ms)
-        )
+        found = await self._run(topic_reading.read(*asked))
         return self._handle.topic.decoded(found)
 
     async def ack(self, *messages: InTopic) -> int:
@@ -249,10 +248,14 @@ class AsyncTopicGroup(Generic[D]):
         return await self._run(topic_groups.group_info(self._handle))
 
     async def dead(
-        self, count: int = 100, *, matching: LetterFilter | None = None
+        self,
+        count: int = 100,
+        *,
+        matching: LetterFilter | None = None,
+        max_bytes: int | None = None,
     ) -> list[TopicDeadLetter]:
         """Return the oldest dead letters of all partitions that fit; they stay where they are."""
-        return await self._run(topic_groups.dead(self._handle, count, matching))
+        return await self._run(topic_letters.dead(self._handle, count, matching, max_bytes))
 
     async def redrive(
         self,

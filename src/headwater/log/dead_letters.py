@@ -15,7 +15,7 @@ from headwater.failures import (
 )
 from headwater.log import counts, node
 from headwater.log.ack_arguments import Letters, Span, letters_and_ranges, ranges_of
-from headwater.log.fetching import fetch
+from headwater.log.fetching import fetch, fetch_part
 from headwater.log.group_replies import (
     BuryReply,
     DeadRange,
@@ -25,9 +25,10 @@ from headwater.log.group_replies import (
     RedriveReply,
 )
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_LETTERS, check_count
+from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_LETTERS, UNPACKED_BYTES, check_count
 from headwater.log.types import DeadLetter, Message, Redriven
 from headwater.log.writing import append
+from headwater.sizes import bytes_of, check_max_bytes, first_of
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 
@@ -109,18 +110,39 @@ class LettersPage(NamedTuple):
 
 
 def dead(
-    group: GroupHandle, count: int, matching: LetterFilter | None = None
+    group: GroupHandle,
+    count: int,
+    matching: LetterFilter | None = None,
+    max_bytes: int | None = None,
 ) -> Operation[list[DeadLetter]]:
-    """Return the oldest ``count`` dead letters that fit; they stay where they are."""
+    """Return the oldest ``count`` dead letters that fit; they stay where they are.
+
+    There are no more once they have ``max_bytes``.
+    """
+    return (yield from list_dead(group, count, matching, max_bytes)).letters
+
+
+def list_dead(
+    group: GroupHandle,
+    count: int,
+    matching: LetterFilter | None = None,
+    max_bytes: int | None = None,
+    place: int = 0,
+) -> Operation[LettersPage]:
+    """Do as dead does, from a place among the letters on."""
     check_count(count, most=MAX_BATCH_MESSAGES)
+    room = check_max_bytes(max_bytes)
     letters: list[DeadLetter] = []
-    place = 0
-    while place >= 0 and (len(letters) < count or not place):
+    while True:
         wanted = count - len(letters) if matching is None else LOOKED_AT
-        page = yield from dead_page(group, place, wanted)
+        left = None if room is None else room - bytes_of(letters)
+        page = yield from dead_page(group, place, wanted, left if matching is None else room)
         letters += fitting(page.letters, matching)
         place = page.place
-    return letters[:count]
+        if place < 0 or len(letters) >= count or (room and bytes_of(letters) >= room):
+            break
+    some = first_of(letters[:count], room)
+    return LettersPage(some, some[-1].offset + 1 if some and len(some) < len(letters) else place)
 
 
 def fitting(letters: list[DeadLetter], matching: LetterFilter | None) -> list[DeadLetter]:
@@ -129,24 +151,30 @@ def fitting(letters: list[DeadLetter], matching: LetterFilter | None) -> list[De
     return [one for one in letters if wanted.fits(one.tag, one.cause, one.attempts, one.buried_ms)]
 
 
-def dead_page(group: GroupHandle, place: int, count: int) -> Operation[LettersPage]:
+def dead_page(
+    group: GroupHandle, place: int, count: int, max_bytes: int | None = None
+) -> Operation[LettersPage]:
     """Return up to ``count`` dead letters from a place among them on, with their causes.
 
-    A letter that the retention of its stream has removed is not among them.
+    A letter that the retention of its stream has removed is not among them. The page ends at the
+    first node with which the letters have ``max_bytes``, 64 MiB by default.
     """
     reply = yield from dead_ranges(group, max(min(count, RANGES_PER_PAGE), 1), place)
+    source = StreamHandle(reply.stream or group.stream.name, group.stream.registered)
     letters: list[DeadLetter] = []
-    looked = 0
-    place = -1
+    room = UNPACKED_BYTES if max_bytes is None else max_bytes
+    looked, place = 0, -1
     for found in reply.ranges:
-        if looked >= count:
+        if looked >= count or room <= 0:
             place = found.at
             break
         most = min(found.last - found.first + 1, count - looked)
-        letters += yield from _open_letters(group, reply.stream, found, most)
-        looked += most
-        if most <= found.last - found.first:
-            place = found.at + most
+        some, end = yield from _open_letters(source, found, most, room)
+        letters += some
+        room -= bytes_of(some)
+        looked += end - found.at
+        if end <= found.at + found.last - found.first:
+            place = end
             break
     else:
         if len(reply.ranges) >= min(count, RANGES_PER_PAGE) > 0:
@@ -168,17 +196,25 @@ def _with_failures(group: GroupHandle, letters: list[DeadLetter]) -> Operation[l
 
 
 def _open_letters(
-    group: GroupHandle, stream: str, found: DeadRange, most: int
-) -> Operation[list[DeadLetter]]:
-    """Read dead letters that are together."""
-    source = StreamHandle(stream, group.stream.registered)
+    source: StreamHandle, found: DeadRange, most: int, room: int
+) -> Operation[tuple[list[DeadLetter], int]]:
+    """Read dead letters that are together, up to so many bytes; returns where the next one is."""
     at, first, last, attempts = found
-    end = at + min(last - first, most - 1)
-    return [
-        DeadLetter(m.offset, m.tag, m.value, m.time_ms, first + m.offset - at, attempts, m.headers)
-        for run in (yield from fetch(source, [(at, end)]))
-        for m in run.cut(at, end).messages()
-    ]
+    end, shift = at + min(last - first, most - 1), first - at
+    letters: list[DeadLetter] = []
+    while at <= end and room > 0:
+        part = yield from fetch_part(source, at, end, room)
+        some = [
+            DeadLetter(m.offset, m.tag, m.value, m.time_ms, m.offset + shift, attempts, m.headers)
+            for run in part.runs
+            if run.base <= end and run.last >= at
+            for m in run.cut(at, end).messages()
+        ]
+        letters += some
+        room -= bytes_of(some)
+        over = part.covered < at or part.covered >= part.last
+        at = end + 1 if over else min(part.covered, end) + 1
+    return letters, at
 
 
 def redrive(

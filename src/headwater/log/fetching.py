@@ -1,7 +1,7 @@
 """Fetching: the bytes of a stream's messages, from the server into runs.
 
-One reply holds at most 4 MiB, and at least one node or entry. The node that was read last is
-cached, so that reading it in small parts fetches and opens it once.
+One reply holds at most 4 MiB, 64 MiB unpacked, and at least one node or entry. The node that was
+read last is cached, so that reading it in small parts fetches and opens it once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from headwater.log import counts, node
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import index_key, nodes_key
-from headwater.log.limits import NODE_MESSAGES, REPLY_BYTES
+from headwater.log.limits import NODE_MESSAGES, reply_limits
 from headwater.log.replies import IndexedNode, ReadReply, SentNode
 from headwater.log.runs import Held, PackedRun, Run, open_node, open_runs
 from headwater.store.call import Argument, Call, Look, Operation
@@ -32,14 +32,19 @@ class FetchedPart(NamedTuple):
     history: bytes
 
 
-def fetch_part(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart]:
-    """Return what is in at..end, as far as one reply goes; it may cover a node beyond the end."""
+def fetch_part(
+    stream: StreamHandle, at: int, end: int, max_bytes: int | None = None
+) -> Operation[FetchedPart]:
+    """Return what is in at..end, as far as one reply goes; it may cover a node beyond the end.
+
+    With ``max_bytes``, the reply ends when its messages have so many, unpacked.
+    """
     held = stream.held
     if at == held.last + 1 and end - at < NODE_MESSAGES:
         part = yield from _next_node(stream, held)
         if part is not None:
             return part
-    args = (REPLY_BYTES, held.name, at, end)
+    args = (reply_limits(max_bytes), held.name, at, end)
     call = Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
     reply = ReadReply(*(yield call))
     runs, stream.held = open_runs(reply, held, stream.name)
@@ -94,7 +99,7 @@ def _fetch_ranges(
     held = stream.held
     some = ranges[:RANGES_PER_CALL]
     edges = [edge for one in some for edge in one]
-    args: tuple[Argument, ...] = (REPLY_BYTES, held.name, *edges)
+    args: tuple[Argument, ...] = (reply_limits(), held.name, *edges)
     call = Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
     reply = ReadReply(*(yield call))
     opened, stream.held = open_runs(reply, held, stream.name)

@@ -46,6 +46,7 @@ class Group(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[False] = False,
+        max_bytes: int | None = None,
     ) -> list[Message[D]]: ...
     @overload
     def read(
@@ -57,6 +58,7 @@ class Group(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[True],
+        max_bytes: int | None = None,
     ) -> WithInfo[Message[D]]: ...
     def read(
         self,
@@ -67,6 +69,7 @@ class Group(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: bool = False,
+        max_bytes: int | None = None,
     ) -> list[Message[D]] | WithInfo[Message[D]]:
         """Take up to ``count`` messages that no other member has.
 
@@ -74,15 +77,14 @@ class Group(Generic[D]):
         member, with a higher ``attempt`` (at least once). ``expire_ms`` after its first delivery it
         is given up. Without ``ack_ms`` there is nothing to acknowledge (at most once). ``block_ms``
         waits; blocked members are served in turn. ``retry_ms`` is another name of ``ack_ms``.
-        ``with_info`` returns also the first and last offset that the stream holds.
+        ``with_info`` returns also the first and last offset that the stream holds. The read takes
+        no more once its messages have ``max_bytes``: it returns fewer, one at least.
         """
-        held_ms = deadline(ack_ms, retry_ms)
+        asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
         if with_info:
-            known = self._run(
-                grouping.read_with_info(self._handle, count, block_ms, held_ms, expire_ms)
-            )
+            known = self._run(grouping.read_with_info(*asked))
             return WithInfo(self._handle.stream.decoded(known.messages), *known[1:])
-        found = self._run(grouping.read(self._handle, count, block_ms, held_ms, expire_ms))
+        found = self._run(grouping.read(*asked))
         return self._handle.stream.decoded(found)
 
     def ack(self, *offsets: Offsets) -> int:
@@ -135,12 +137,19 @@ class Group(Generic[D]):
         """Return the state of the group; raises UnknownGroup before its first read."""
         return self._run(grouping.info(self._handle))
 
-    def dead(self, count: int = 100, *, matching: LetterFilter | None = None) -> list[DeadLetter]:
+    def dead(
+        self,
+        count: int = 100,
+        *,
+        matching: LetterFilter | None = None,
+        max_bytes: int | None = None,
+    ) -> list[DeadLetter]:
         """Return the oldest dead letters, of those that fit ``matching``; they stay where they are.
 
-        A filter costs a look at every letter before the last one that is returned.
+        A filter costs a look at every letter before the last one that is returned. There are no
+        more once they have ``max_bytes``.
         """
-        return self._run(dead_letters.dead(self._handle, count, matching))
+        return self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
     def redrive(
         self,

@@ -8,49 +8,26 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headwater.errors import HeadwaterError, InvalidInput, StoreError, UnreadableNode
-from headwater.inputs import DEADLINE, Duration
+from headwater.inputs import Duration
 from headwater.log import acks, counts, dead_letters, ordering
 from headwater.log.extents import extent
 from headwater.log.fetching import fetch
 from headwater.log.group_replies import ClaimedRange, GroupReadReply, RemoveReply, SeekReply
 from headwater.log.handles import GroupHandle, Start, check_start
 from headwater.log.keys import box_key
-from headwater.log.limits import REPLY_BYTES, check_block, check_count, check_ms
+from headwater.log.limits import check_block, check_count, reply_limits
+from headwater.log.read_terms import Terms
 from headwater.log.reading import offset_at
 from headwater.log.replies import record
 from headwater.log.runs import Run, open_entries, open_runs
 from headwater.log.types import GroupInfo, Message, WithInfo
+from headwater.sizes import bytes_of
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 from headwater.store.faults import Refusal
 
 # A blocked member reports this often: so the store knows which members are alive, and soon takes
 # back what was delivered to a dead one.
 WAIT_SLICE_MS = 1000
-
-
-class Terms(NamedTuple):
-    """When a message is redelivered, and when it is given up; None is never."""
-
-    retry_ms: int | None
-    expire_ms: int | None
-
-    @classmethod
-    def of(cls, retry_ms: Duration | None, expire_ms: Duration | None) -> Terms:
-        """Accept the arguments of a caller."""
-        if expire_ms is not None:
-            if retry_ms is None:
-                raise InvalidInput(
-                    "expire_ms needs ack_ms: only what must be acknowledged can expire"
-                )
-            expire_ms = check_ms(expire_ms, "expire_ms", 1)
-        if retry_ms is not None:
-            retry_ms = check_ms(retry_ms, DEADLINE, 1)
-        return cls(retry_ms, expire_ms)
-
-    def words(self) -> tuple[Argument, Argument]:
-        """Return them as the server takes them."""
-        retry_ms, expire_ms = self
-        return ("" if retry_ms is None else retry_ms, "" if expire_ms is None else expire_ms)
 
 
 class Waiter(NamedTuple):
@@ -83,15 +60,16 @@ def read(
     block_ms: Duration | float | None,
     retry_ms: Duration | None,
     expire_ms: Duration | None,
+    max_bytes: int | None = None,
 ) -> Operation[list[Message]]:
-    """Take up to ``count`` messages that no other member has.
+    """Take up to ``count`` messages that no other member has, no more once they have ``max_bytes``.
 
     With ``retry_ms`` they must be acknowledged, or they are redelivered after that time;
     ``expire_ms`` after the first delivery they are given up. Without it, there is nothing to
     acknowledge.
     """
     check_count(count)
-    terms = Terms.of(retry_ms, expire_ms)
+    terms = Terms.of(retry_ms, expire_ms, max_bytes)
     ordering.check_terms(group.options, count, terms.retry_ms)
     patience = check_block(block_ms) if count else 0
     if not patience:
@@ -109,6 +87,7 @@ def read_with_info(
     block_ms: Duration | float | None,
     retry_ms: Duration | None,
     expire_ms: Duration | None,
+    max_bytes: int | None = None,
 ) -> Operation[WithInfo[Message]]:
     """Do as read does, and return the bounds of the stream, too, as the same reply gave them.
 
@@ -116,13 +95,14 @@ def read_with_info(
     """
     check_count(count)
     patience = check_block(block_ms)
-    terms = Terms.of(retry_ms, expire_ms)
+    terms = Terms.of(retry_ms, expire_ms, max_bytes)
     ordering.check_terms(group.options, count, terms.retry_ms)
     taken = yield from read_now(group, count, terms, with_info=True)
     found = WithInfo(taken.messages, taken.first, taken.last)
     if found.messages or not count or not patience:
         return found
-    found = found._replace(messages=(yield from read(group, count, patience, retry_ms, expire_ms)))
+    woken = yield from read(group, count, patience, retry_ms, expire_ms, max_bytes)
+    found = found._replace(messages=woken)
     # What this read took must reach its caller.
     with contextlib.suppress(StoreError):
         bounds = yield from extent(group.stream.name)
@@ -167,13 +147,15 @@ def read_now(
         group.start_at((yield from offset_at(group.stream, group.options.start)))
     messages: list[Message] = []
     first = last = 0
+    room = terms.max_bytes
     wish: tuple[Argument, ...] = ("1",) if with_info else ()
     if group.options.ordered or group.to_order:
         wish = yield from ordering.first_wish(group, count, with_info)
     while True:
         held = group.stream.held
         try:
-            reply = yield from _ask(group, count - len(messages), terms, waiter, held.name, wish)
+            left = count - len(messages), room
+            reply = yield from _ask(group, *left, terms, waiter, held.name, wish)
         except (StoreError, UnreadableNode):
             if messages:
                 # What this read took must reach its caller.
@@ -189,18 +171,19 @@ def read_now(
             with contextlib.suppress(HeadwaterError):
                 buried = yield from dead_letters.bury(group)
         if reply.boxed:
-            messages += yield from _open_box(group, reply.boxed, terms)
+            found = yield from _open_box(group, reply.boxed, terms)
         else:
             runs, group.stream.held = open_runs(reply, held, group.stream.name)
             found, holes = _deliver(reply.claims, runs)
-            messages += found
             # Skip holes to their end, so that a member that reads a few messages does not walk
             # through them.
             if holes and (terms.retry_ms is not None or holes[-1][1] > reply.claims[-1].last):
                 yield from acks.skip(group, reply.created, holes)
+        messages += found
         # A claim of offsets that compaction emptied holds no message, a burial may have made room
         # for new messages, and a call looks at only a part of the due ones: look further.
-        if reply.unfinished and len(messages) < count:
+        if reply.unfinished and len(messages) < count and room > (has := bytes_of(found)):
+            room -= has
             waiter = NOBODY_WAITS if messages else waiter
         elif reply.to_order > 0 and count and not messages:
             # With order by tag, the next messages are delivered when their tags are known.
@@ -214,6 +197,7 @@ def read_now(
 def _ask(
     group: GroupHandle,
     count: int,
+    room: int,
     terms: Terms,
     waiter: Waiter,
     held: str,
@@ -227,7 +211,7 @@ def _ask(
         *group.option_words,
         *waiter[:3],
         held,
-        REPLY_BYTES,
+        reply_limits(room),
         *wish,
     )
     call = Call(

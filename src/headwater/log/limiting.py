@@ -5,6 +5,7 @@ from __future__ import annotations
 from headwater.limiting import NO_LIMITS, Limits, check_for_topic
 from headwater.log import grouping
 from headwater.log.handles import GroupHandle
+from headwater.log.read_terms import Terms
 from headwater.log.topic_groups import TopicGroupHandle
 from headwater.store.call import Call, Operation
 from headwater.store.faults import Refusal
@@ -16,7 +17,7 @@ def limit(group: GroupHandle, limits: Limits) -> Operation[Limits]:
     try:
         return Limits.of_stored((yield call))
     except Refusal:
-        yield from grouping.read_now(group, 0, grouping.Terms(None, None))
+        yield from grouping.read_now(group, 0, Terms(None, None))
         return Limits.of_stored((yield call))
 
 

@@ -30,6 +30,8 @@ HOT_MESSAGES: Final = 256 * NODE_MESSAGES
 HOT_KEPT: Final = 64 * NODE_MESSAGES
 PLAIN_MESSAGES: Final = 8
 REPLY_BYTES: Final = 4 * 1024 * 1024
+# Nodes are packed, and a few bytes of them may stand for many: a reply ends at these, too.
+UNPACKED_BYTES: Final = 64 * 1024 * 1024
 
 
 def check_offset(offset: int, what: str = "offset") -> int:
@@ -40,3 +42,9 @@ def check_offset(offset: int, what: str = "offset") -> int:
 def check_count(count: int, what: str = "count", most: int = MAX_READ) -> int:
     """Accept a count from 0 on."""
     return inputs.check_int(count, what, 0, most)
+
+
+def reply_limits(unpacked: int | None = None, stored: int = REPLY_BYTES) -> str:
+    """Return the limits of one reply as the server takes them: its bytes, and those unpacked."""
+    most = UNPACKED_BYTES if unpacked is None else max(unpacked, 1)
+    return f"{min(stored, most)}:{most}"

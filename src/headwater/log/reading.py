@@ -23,6 +23,7 @@ from headwater.log.limits import (
     check_count,
     check_name,
     check_offset,
+    reply_limits,
     to_ms,
 )
 from headwater.log.replies import OffsetAtReply, ReadReply, SentNode, record
@@ -80,24 +81,27 @@ def read_from(
     block_ms: Duration | float | None,
     *,
     looks: bool = False,
+    max_bytes: int | None = None,
 ) -> Operation[Passage]:
     """Read on from ``offset``: up to ``count`` messages, where to continue, and what was evicted.
 
     Offsets that compaction emptied are skipped; only evicted ones are a gap. With ``looks``, a
     blocked read takes nothing from what woke it: then the history of all that it returns is known.
+    It ends at the first node with which the messages have ``max_bytes``.
     """
     check_offset(offset)
     check_count(count)
     patience = check_block(block_ms)
-    passage = yield from _pass_over(stream, offset, count)
+    passage = yield from _pass_over(stream, offset, count, max_bytes)
     if passage.next > offset or not count or not patience:
         return passage
     deadline = (yield Clock()) + patience
-    while entries := (yield from arrivals(stream, offset, count, deadline)):
+    most = count if max_bytes is None else 1
+    while entries := (yield from arrivals(stream, offset, most, deadline)):
         woken = [] if looks else woken_messages(stream, entries, offset, count)
         if rows := [m for m in woken if m is not None]:
             return Passage(rows, rows[-1].offset + 1, None, rows[-1].offset)
-        passage = yield from _pass_over(stream, offset, count)
+        passage = yield from _pass_over(stream, offset, count, max_bytes)
         if passage.next > offset:
             break
         yield complete(stream.key)
@@ -109,11 +113,13 @@ def complete(key: str) -> Call:
     return Call("hw_stream_complete", key, repeatable=True)
 
 
-def _look(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart]:
+def _look(
+    stream: StreamHandle, at: int, end: int, max_bytes: int | None = None
+) -> Operation[FetchedPart]:
     """Fetch what a reader needs next. Raises LostFuture when it is beyond what is there."""
     # Read before the call: other readers of this handle may be further when the reply arrives.
     seen = stream.seen
-    part = yield from fetch_part(stream, at, end)
+    part = yield from fetch_part(stream, at, end, max_bytes)
     last = part.last
     if last < max(seen.upto, seen.woken) and part.created == seen.created:
         # Unless that is a write whose call stopped half-way.
@@ -138,12 +144,12 @@ class FoundRuns(NamedTuple):
 
 
 def read_runs(
-    stream: StreamHandle, offset: int, count: int, *, whole: bool = True
+    stream: StreamHandle, offset: int, count: int, *, max_bytes: int | None = None
 ) -> Operation[FoundRuns]:
     """Read ``count`` messages from ``offset`` on as they are stored, without making objects.
 
-    Unless they are wanted as a ``whole``, those of one full reply are enough: large messages would
-    take any amount of memory.
+    With ``max_bytes``, those of one reply that ends there are enough: large messages would take any
+    amount of memory.
     """
     check_offset(offset)
     check_count(count)
@@ -151,12 +157,12 @@ def read_runs(
     at, end = offset, offset + count - 1
     first = last = 0
     while at <= end:
-        first, last, covered, runs, *_ = yield from _look(stream, at, end)
+        first, last, covered, runs, *_ = yield from _look(stream, at, end, max_bytes)
         at = max(at, min(first, end + 1, last + 1))
         covered = min(covered, end)
         found += [run.cut(at, covered) for run in runs if run.last >= at]
         at = max(at, covered + 1)
-        if at > last or covered < at - 1 or (found and not whole):
+        if at > last or covered < at - 1 or (found and max_bytes):
             break
     return FoundRuns(found, at - offset, first, last)
 
@@ -184,13 +190,15 @@ def _place(out: list[Message | None], run: Run, offset: int) -> None:
         out.append(message)
 
 
-def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passage]:
+def _pass_over(
+    stream: StreamHandle, offset: int, count: int, max_bytes: int | None
+) -> Operation[Passage]:
     """Collect up to ``count`` messages over any number of holes, at most one full reply."""
     messages: list[Message] = []
     at, gap, span = offset, None, count
     while True:
         end = min(at + span - 1, MAX_OFFSET)
-        first, last, covered, runs, *_ = yield from _look(stream, at, end)
+        first, last, covered, runs, *_ = yield from _look(stream, at, end, max_bytes)
         covered = min(covered, end)
         if at < first:
             if at > (gap[1] + 1 if gap else offset):
@@ -236,15 +244,22 @@ class Scanned(NamedTuple, Generic[Piece]):
 
 
 def scan_part(
-    stream: StreamHandle, at: int, stop: int, *, headers: bool = False, most: int = REPLY_BYTES
+    stream: StreamHandle,
+    at: int,
+    stop: int,
+    *,
+    headers: bool = False,
+    most: int = REPLY_BYTES,
+    max_bytes: int | None = None,
 ) -> Operation[Scanned[pa.RecordBatch]]:
     """Return the record batches from ``at`` on that one reply holds; evicted offsets are passed.
 
     With ``headers``, they have a column of headers as they are stored. A reply has about ``most``
-    bytes, and one node at least.
+    bytes, ``max_bytes`` unpacked, and one node at least.
     """
     held = stream.held
-    reply = ReadReply(*(yield _part(stream, held.name, at, stop, most)))
+    limits = reply_limits(max_bytes, most)
+    reply = ReadReply(*(yield _part(stream, held.name, at, stop, limits)))
     runs, stream.held = open_runs(reply, held, stream.name)
     batches = [batch for _, batch in _cut(runs, max(at, reply.first), stop, headers=headers)]
     return _scanned(batches, at, stop, reply)
@@ -254,7 +269,7 @@ def scan_unopened(
     stream: StreamHandle, at: int, stop: int
 ) -> Operation[Scanned[pa.RecordBatch | UnopenedNode]]:
     """Do as scan_part does, but return nodes that are wholly in the range unopened."""
-    reply = ReadReply(*(yield _part(stream, "", at, stop)))
+    reply = ReadReply(*(yield _part(stream, "", at, stop, reply_limits())))
     start = max(at, reply.first)
     pieces: list[tuple[int, pa.RecordBatch | UnopenedNode]] = []
     to_cut: list[Any] = []
@@ -278,8 +293,8 @@ def scan_range(start: int | None, stop: int | None) -> tuple[int, int]:
     )
 
 
-def _part(stream: StreamHandle, held: str, at: int, stop: int, most: int = REPLY_BYTES) -> Call:
-    args = (most, held, at, min(stop - 1, MAX_OFFSET))
+def _part(stream: StreamHandle, held: str, at: int, stop: int, limits: str) -> Call:
+    args = (limits, held, at, min(stop - 1, MAX_OFFSET))
     return Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +21,7 @@ from headwater.log.limits import MAX_MS, MAX_OFFSET, MAX_READ, check_count, chec
 from headwater.log.reading import info, scan_part
 from headwater.log.runs import message_of
 from headwater.log.types import Message, Searched, StreamInfo
+from headwater.sizes import bytes_of, check_max_bytes, first_of
 from headwater.store.call import Clock, Operation, YieldTurn
 
 # How many offsets are read at once; fewer when messages are large.
@@ -28,6 +29,7 @@ _PART_OFFSETS: Final = 10_000
 _PART_BYTES: Final = 8 * 1024 * 1024
 # How much is opened, and checked, before other tasks of an event loop run.
 _REPLY_BYTES: Final = 128 * 1024
+_UNPACKED_BYTES: Final = 4 * 1024 * 1024
 _TURN_BYTES: Final = 128 * 1024
 _CONDITION: Final = re.compile(r"([^=<>!\s]+)\s*(?:(!=|=|<|>)\s*(.*))?", re.DOTALL)
 _STEP: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
@@ -171,6 +173,7 @@ class SearchRequest:
     count: int
     max_messages: int | None
     max_ms: int | None
+    max_bytes: int | None = None
 
 
 def search(stream: StreamHandle, asked: SearchRequest) -> Operation[Searched[Any]]:
@@ -184,6 +187,7 @@ def search(stream: StreamHandle, asked: SearchRequest) -> Operation[Searched[Any
     count = check_count(asked.count, "count", MAX_READ)
     messages_left = _limit(asked.max_messages, "max_messages", MAX_OFFSET)
     patience = _limit(asked.max_ms, "max_ms", MAX_MS)
+    room = check_max_bytes(asked.max_bytes)
     begun = yield Clock()
     facts = yield from info(stream)
     low, high = facts.first, facts.last
@@ -201,13 +205,16 @@ def search(stream: StreamHandle, asked: SearchRequest) -> Operation[Searched[Any
         part = max(min(_part_length(facts), left), 1)
         part_low = max(at - part + 1, low) if backwards else at
         part_high = at if backwards else min(at + part - 1, high)
-        rows, own = yield from _part(stream, sought, part_low, part_high)
-        own = own[::-1] if backwards else own
+        wish = _PartWish(part_low, part_high, backwards, count - len(found), room)
+        rows, own = yield from _part(stream, sought, wish)
         searched += rows
-        found += own[: count - len(found)]
+        found += own
         at = part_low - 1 if backwards else part_high + 1
-        if len(found) == count and found:
-            at = found[-1].offset + (-1 if backwards else 1)
+        if room is not None:
+            room -= bytes_of(own)
+        if own and (len(found) == count or (room is not None and room <= 0)):
+            at = own[-1].offset + (-1 if backwards else 1)
+            break
     ended = at < low or at > high
     return Searched(
         messages=found,
@@ -230,20 +237,49 @@ def _part_length(facts: StreamInfo) -> int:
     return max(min(int(_PART_BYTES / max(each, 1)), _PART_OFFSETS), 1)
 
 
+class _PartWish(NamedTuple):
+    """What a search wants of a part: its first or last messages that fit, up to so many bytes."""
+
+    low: int
+    high: int
+    backwards: bool
+    most: int
+    room: int | None
+
+    def best(self, found: list[Message[Any]]) -> list[Message[Any]]:
+        """Return those that are wanted of messages that fit, which are in the wanted order."""
+        return first_of(found[: self.most], self.room)
+
+    def far_exceeded(self, count: int, size: int) -> bool:
+        """Return whether so many messages of so many bytes are worth to be cut."""
+        return count > 2 * self.most or (self.room is not None and size > 2 * self.room)
+
+
 def _part(
-    stream: StreamHandle, sought: SearchFilter, low: int, high: int
+    stream: StreamHandle, sought: SearchFilter, wish: _PartWish
 ) -> Operation[tuple[int, list[Message[Any]]]]:
-    """Return how many messages a part has, and those that are wanted."""
-    rows, found, at = 0, [], low
+    """Return how many messages a part has, and those that are wanted, in the order of the search.
+
+    Of those that fit, about twice as many are kept as are wanted.
+    """
+    rows, at, size = 0, wish.low, 0
+    found: list[Message[Any]] = []
     while at:
-        scanned = yield from scan_part(stream, at, high + 1, headers=True, most=_REPLY_BYTES)
+        scanned = yield from scan_part(
+            stream, at, wish.high + 1, headers=True, most=_REPLY_BYTES, max_bytes=_UNPACKED_BYTES
+        )
         for batch in scanned.pieces:
             rows += batch.num_rows
             for piece in _pieces(batch):
-                found += _messages(sought.of(piece))
+                new = _messages(sought.of(piece))
+                found = new[::-1] + found if wish.backwards else found + new
+                size += bytes_of(new)
+                if wish.far_exceeded(len(found), size):
+                    found = wish.best(found)
+                    size = bytes_of(found)
                 yield YieldTurn()
         at = scanned.next
-    return rows, found
+    return rows, wish.best(found)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -74,16 +74,9 @@ class Stream(Generic[D]):
         between; with ``producer`` and ``sequence`` the client repeats the write instead, as
         write_many does. One round trip.
         """
+        encoded = self._handle.encoded(value)
         return self._run(
-            writing.write(
-                self._handle,
-                tag,
-                self._handle.encoded(value),
-                backlog,
-                headers,
-                producer,
-                sequence,
-            )
+            writing.write(self._handle, tag, encoded, backlog, headers, producer, sequence)
         )
 
     def write_many(
@@ -198,16 +191,22 @@ class Stream(Generic[D]):
         return WithInfo(messages, first, last) if with_info else messages
 
     def read_from(
-        self, offset: int, count: int, *, block_ms: Duration | float | None = None
+        self,
+        offset: int,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        max_bytes: int | None = None,
     ) -> Passage[D]:
         """Read on from ``offset``: up to ``count`` messages, and the offset to continue from.
 
-        This is for readers that keep their own position. It returns fewer messages when they are
-        large, so that memory stays bounded. Holes that compaction left are passed over, even when
-        there is no message behind them; evicted offsets are returned as an exact gap. ``block_ms``
-        waits while there is nothing to see. At most a few round trips, however many the holes.
+        This is for readers that keep their own position. It returns fewer messages when they have
+        ``max_bytes`` or are large: memory stays bounded. Holes that compaction left are passed
+        over; evicted offsets are returned as an exact gap. ``block_ms`` waits while there is
+        nothing to see.
         """
-        passage = self._run(reading.read_from(self._handle, offset, count, block_ms))
+        found = reading.read_from(self._handle, offset, count, block_ms, max_bytes=max_bytes)
+        passage = self._run(found)
         return Passage(self._handle.decoded(passage.messages), *passage[1:])
 
     def scan(
@@ -234,16 +233,17 @@ class Stream(Generic[D]):
         count: int = 100,
         max_messages: int | None = None,
         max_ms: int | None = None,
+        max_bytes: int | None = None,
     ) -> Searched[D]:
         """Search for messages by tag, by a text in the value, by a field of a JSON value.
 
         In ``tag`` a * stands for any text; ``where`` is like ``fare.amount>12``. All that are given
         must hold. It begins at ``start``, or at the end with ``newest_first``, reads all messages
-        on its way, and stops after ``count`` found, ``max_messages`` looked at or ``max_ms``: then
-        ``next`` of the answer is where to continue.
+        on its way, and stops after ``count`` or ``max_bytes`` found, ``max_messages`` looked at or
+        ``max_ms``: then ``next`` of the answer is where to continue.
         """
         asked = searching.SearchRequest(
-            tag, text, where, start, newest_first, count, max_messages, max_ms
+            tag, text, where, start, newest_first, count, max_messages, max_ms, max_bytes
         )
         found = self._run(searching.search(self._handle, asked))
         return found._replace(messages=self._handle.decoded(found.messages))

@@ -12,7 +12,7 @@ from headwater.failures import Failure, LetterFilter
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.limiting import Limits
-from headwater.log import limiting, node, topic_groups, topic_reading, topics
+from headwater.log import limiting, node, topic_groups, topic_letters, topic_reading, topics
 from headwater.log.ack_arguments import InTopic, LettersInTopic
 from headwater.log.entries import Entry, batch_of_entries
 from headwater.log.limits import MAX_LETTERS, MAX_READ, check_count
@@ -181,6 +181,7 @@ class TopicGroup(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[False] = False,
+        max_bytes: int | None = None,
     ) -> list[TopicMessage[D]]: ...
     @overload
     def read(
@@ -192,6 +193,7 @@ class TopicGroup(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[True],
+        max_bytes: int | None = None,
     ) -> TopicWithInfo[TopicMessage[D]]: ...
     def read(
         self,
@@ -202,18 +204,17 @@ class TopicGroup(Generic[D]):
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: bool = False,
+        max_bytes: int | None = None,
     ) -> list[TopicMessage[D]] | TopicWithInfo[TopicMessage[D]]:
         """Take up to ``count`` messages that no other member has; see Group.read.
 
         ``with_info`` returns also the first and last offset that each partition holds.
         """
-        held_ms = deadline(ack_ms, retry_ms)
+        asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
         if with_info:
-            known = self._run(
-                topic_reading.read_with_info(self._handle, count, block_ms, held_ms, expire_ms)
-            )
+            known = self._run(topic_reading.read_with_info(*asked))
             return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])
-        found = self._run(topic_reading.read(self._handle, count, block_ms, held_ms, expire_ms))
+        found = self._run(topic_reading.read(*asked))
         return self._handle.topic.decoded(found)
 
     def ack(self, *messages: InTopic) -> int:
@@ -259,10 +260,14 @@ class TopicGroup(Generic[D]):
         return self._run(topic_groups.group_info(self._handle))
 
     def dead(
-        self, count: int = 100, *, matching: LetterFilter | None = None
+        self,
+        count: int = 100,
+        *,
+        matching: LetterFilter | None = None,
+        max_bytes: int | None = None,
     ) -> list[TopicDeadLetter]:
         """Return the oldest dead letters of all partitions that fit; they stay where they are."""
-        return self._run(topic_groups.dead(self._handle, count, matching))
+        return self._run(topic_letters.dead(self._handle, count, matching, max_bytes))
 
     def redrive(
         self,

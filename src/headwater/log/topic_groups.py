@@ -29,7 +29,6 @@ from headwater.log.topics import TopicHandle, check_partition, in_each
 from headwater.log.types import (
     GroupInfo,
     Redriven,
-    TopicDeadLetter,
     TopicMessage,
 )
 from headwater.store.call import Operation
@@ -173,17 +172,6 @@ def pause(group: TopicGroupHandle, on: bool) -> Operation[bool]:
 def group_info(group: TopicGroupHandle) -> Operation[list[GroupInfo]]:
     """Return the state of the group in each partition."""
     return (yield from together(map(grouping.info, (yield from group.open()))))
-
-
-def dead(
-    group: TopicGroupHandle, count: int, matching: LetterFilter | None
-) -> Operation[list[TopicDeadLetter]]:
-    """Return the oldest ``count`` dead letters of all partitions that fit; they stay there."""
-    members = yield from group.open()
-    found = yield from together([dead_letters.dead(one, count, matching) for one in members])
-    letters = [TopicDeadLetter(place, *one) for place, some in enumerate(found) for one in some]
-    letters.sort(key=lambda letter: letter.time_ms)
-    return letters[:count]
 
 
 def redrive(

@@ -12,9 +12,11 @@ from headwater.log.extents import extent
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import tail_key
 from headwater.log.limits import check_block, check_count
+from headwater.log.read_terms import Terms
 from headwater.log.topic_groups import TopicGroupHandle
 from headwater.log.topics import in_partition
 from headwater.log.types import TopicMessage, TopicWithInfo
+from headwater.sizes import bytes_of
 from headwater.store.call import Clock, Operation, Wait
 from headwater.store.many import together
 
@@ -37,9 +39,11 @@ def read(
     block_ms: Duration | float | None,
     retry_ms: Duration | None,
     expire_ms: Duration | None,
+    max_bytes: int | None = None,
 ) -> Operation[list[TopicMessage]]:
     """Take up to ``count`` messages from all partitions, beginning with another one each time."""
-    found = yield from _read_until(group, count, block_ms, retry_ms, expire_ms, with_info=False)
+    terms = Terms.of(retry_ms, expire_ms, max_bytes)
+    found = yield from _read_until(group, count, block_ms, terms, with_info=False)
     return found.messages
 
 
@@ -49,12 +53,14 @@ def read_with_info(
     block_ms: Duration | float | None,
     retry_ms: Duration | None,
     expire_ms: Duration | None,
+    max_bytes: int | None = None,
 ) -> Operation[TopicWithInfo[TopicMessage]]:
     """Do as read does, and return the bounds of each partition, as its reply gave them.
 
     Partitions that the read did not need are asked for their bounds at the end.
     """
-    found = yield from _read_until(group, count, block_ms, retry_ms, expire_ms, with_info=True)
+    terms = Terms.of(retry_ms, expire_ms, max_bytes)
+    found = yield from _read_until(group, count, block_ms, terms, with_info=True)
     members, bounds = (yield from group.open()), found.bounds
     left = [place for place in range(len(members)) if place not in bounds]
     # What this read took must reach its caller.
@@ -72,13 +78,11 @@ def _read_until(
     group: TopicGroupHandle,
     count: int,
     block_ms: Duration | float | None,
-    retry_ms: Duration | None,
-    expire_ms: Duration | None,
+    terms: Terms,
     *,
     with_info: bool,
 ) -> Operation[_TopicRead]:
     check_count(count)
-    terms = grouping.Terms.of(retry_ms, expire_ms)
     ordering.check_terms(group.options, count, terms.retry_ms)
     patience = check_block(block_ms) if count else 0
     deadline = (yield Clock()) + patience
@@ -109,7 +113,7 @@ def _complete(news: list[tuple[StreamHandle, int]], woken: list[Any]) -> Operati
 
 
 def _read_partitions(
-    group: TopicGroupHandle, count: int, terms: grouping.Terms, with_info: bool
+    group: TopicGroupHandle, count: int, terms: Terms, with_info: bool
 ) -> Operation[_TopicRead]:
     members = yield from group.open()
     group.turn = (group.turn + 1) % len(members)
@@ -117,10 +121,12 @@ def _read_partitions(
     news: list[tuple[StreamHandle, int]] = []
     bounds: dict[int, tuple[int, int]] = {}
     due_ms = -1
+    room = terms.max_bytes
     for place in (*range(group.turn, len(members)), *range(group.turn)):
+        left = count - len(messages) if room > 0 else 0
         try:
             taken = yield from grouping.read_now(
-                members[place], count - len(messages), terms, with_info=with_info
+                members[place], left, terms._replace(max_bytes=room), with_info=with_info
             )
         except HeadwaterError as error:
             if messages:
@@ -129,12 +135,13 @@ def _read_partitions(
             error.partition = place
             raise
         messages += in_partition(place, taken.messages)
+        room -= bytes_of(taken.messages)
         news.append((members[place].stream, taken.last))
         if with_info:
             bounds[place] = taken.first, taken.last
         if taken.due_ms >= 0:
             due_ms = taken.due_ms if due_ms < 0 else min(due_ms, taken.due_ms)
-        if len(messages) >= count and group.begun:
+        if (len(messages) >= count or room <= 0) and group.begun:
             break
     # The first read has reached every partition: from now on the group exists in all of them.
     group.begun = True

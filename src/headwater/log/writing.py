@@ -29,9 +29,9 @@ from headwater.log.limits import (
     NODE_BYTES,
     NODE_MESSAGES,
     PLAIN_MESSAGES,
-    REPLY_BYTES,
     check_count,
     check_name,
+    reply_limits,
 )
 from headwater.log.replies import ReadReply, WriteReply
 from headwater.log.runs import NOTHING_HELD, open_runs
@@ -279,7 +279,7 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
     # Beyond the end there is nothing to read, but the reply has the boundary.
     start = end = MAX_OFFSET
     while True:
-        args = (REPLY_BYTES, "", start, end)
+        args = (reply_limits(), "", start, end)
         reply = ReadReply(*(yield Call("hw_stream_read", key, args, read_only=True)))
         last, sealed, covered = reply.last, reply.sealed, reply.covered
         if last - sealed < least:

@@ -15,6 +15,7 @@ from headwater.queue import (
     dead_letters,
     failing,
     inspecting,
+    peeking,
     popping,
     promoting,
     pushing,
@@ -169,9 +170,11 @@ class AsyncQueue(Generic[D]):
         """Return the state of the queue: counts, rates, settings."""
         return await self._run(inspecting.stats(self._handle))
 
-    async def peek(self, count: int = 10, *, state: State = "ready") -> list[QueueItem]:
+    async def peek(
+        self, count: int = 10, *, state: State = "ready", max_bytes: int | None = None
+    ) -> list[QueueItem]:
         """Return the messages of a state that come first, without taking them; see Queue.peek."""
-        return await self._run(inspecting.peek(self._handle, count, state))
+        return await self._run(peeking.peek(self._handle, count, state, max_bytes))
 
     async def scan(self, *states: State) -> AsyncIterator[QueueItem]:
         """Yield all messages, or those of some states, without taking them; see Queue.scan."""
@@ -216,13 +219,14 @@ class AsyncQueue(Generic[D]):
         return await self._run(promoting.promote(self._handle, messages))
 
     async def dead(
-        self, count: int = 100, *, matching: LetterFilter | None = None
+        self,
+        count: int = 100,
+        *,
+        matching: LetterFilter | None = None,
+        max_bytes: int | None = None,
     ) -> list[QueueItem]:
-        """Return the messages that were given up, of those that fit, the oldest first.
-
-        A filter costs a look at every letter before the last one that is returned.
-        """
-        return await self._run(dead_letters.dead(self._handle, count, matching))
+        """Return the messages that were given up, of those that fit; see Queue.dead."""
+        return await self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
     async def redrive(
         self,

@@ -15,6 +15,7 @@ from headwater.queue.limits import MAX_LETTERS, check_count
 from headwater.queue.replies import LettersReply, Reply
 from headwater.queue.types import QueueItem
 from headwater.queue.upkeep import keep
+from headwater.sizes import bytes_of, check_max_bytes, first_of
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.pacing import Pace
 
@@ -36,19 +37,73 @@ class QueueLettersPage(NamedTuple):
 
 
 def dead(
-    queue: QueueHandle, count: int, matching: LetterFilter | None = None
+    queue: QueueHandle,
+    count: int,
+    matching: LetterFilter | None = None,
+    max_bytes: int | None = None,
 ) -> Operation[list[QueueItem]]:
-    """Return the messages that were given up and fit, the oldest first."""
+    """Return the messages that were given up and fit, the oldest first.
+
+    There are no more once they have ``max_bytes``.
+    """
     check_count(count)
+    return (yield from list_dead(queue, count, matching, max_bytes)).letters
+
+
+def list_dead(
+    queue: QueueHandle,
+    count: int,
+    matching: LetterFilter | None = None,
+    max_bytes: int | None = None,
+    start: bytes = b"",
+) -> Operation[QueueLettersPage]:
+    """Do as dead does, from the place where a list before ended."""
+    room = check_max_bytes(max_bytes)
+    if start:
+        _check_place(start)
     yield from keep(queue)
     found: list[QueueItem] = []
-    place, more = b"", count > 0
-    while more and len(found) < count:
-        wanted = count - len(found) if matching is None else PAGE_MESSAGES
+    place, more = _before(start), count > 0
+    while more and len(found) < count and (room is None or room > bytes_of(found)):
+        wanted = PAGE_MESSAGES if matching or start else count - len(found)
         letters, place = yield from dead_page(queue, place, wanted)
-        found += fitting(letters, matching)
+        found += fitting(_behind(letters, start), matching)
         more = bool(place)
-    return found[:count]
+    some = first_of(found[:count], room)
+    if len(some) < len(found):
+        place = _place_of(some[-1])
+    return QueueLettersPage(some, place)
+
+
+def _place_of(letter: QueueItem) -> bytes:
+    """Return the place behind a letter: when it was given up, its bundle, and itself."""
+    return f"{letter.buried_ms} {letter.place}".encode()
+
+
+def _check_place(place: bytes) -> None:
+    time_ms, _, name = place.partition(b" ")
+    if not (time_ms.isdigit() and name):
+        shown = place[:100].decode("utf-8", "replace")
+        raise InvalidInput(f"{shown!r} is no place among letters; give next as it was returned")
+
+
+def _before(place: bytes) -> bytes:
+    """Return where the page begins that has the bundle of a place in it."""
+    bundle, point, _ = place.rpartition(b".")
+    return bundle[:-1] if point else place
+
+
+def _behind(letters: list[QueueItem], place: bytes) -> list[QueueItem]:
+    """Return the letters behind a place; the letter that it names may be gone."""
+    bundle, point, number = place.rpartition(b".")
+    if not point:
+        return letters
+    time_ms, name = bundle.decode().split(" ", 1)
+    last = (int(time_ms), name, number.decode())
+    places = [(one.buried_ms or 0, *one.place.rpartition(".")[::2]) for one in letters]
+    if last in places:
+        return letters[places.index(last) + 1 :]
+    return [one for one, own in zip(letters, places, strict=True) if own > last]
 
 
 def dead_page(queue: QueueHandle, place: bytes, count: int) -> Operation[QueueLettersPage]:

@@ -1,4 +1,4 @@
-"""Inspecting a queue without changing it: its state, its next messages, all of its messages."""
+"""Inspecting a queue without changing it: its state, and all of its messages, page by page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.headers import NO_HEADERS, Headers
 from headwater.inputs import check_int
 from headwater.queue.bundles import StoredMessage, count_messages, open_bundle
 from headwater.queue.handles import QueueHandle
-from headwater.queue.limits import MAX_POP, check_count
+from headwater.queue.limits import MAX_POP
 from headwater.queue.replies import DueReply, PageReply, Reply, TimedBundle, stats_of
 from headwater.queue.types import QueueItem, QueueStats, State
 from headwater.store.call import Call, Operation
@@ -28,7 +28,7 @@ _PARTS: dict[State, tuple[str, ...]] = {
     "damaged": ("damaged",),
 }
 _WITHOUT_PRIORITY = ("dead", "damaged")
-_WITHOUT_TIME = ("ready", "damaged")
+WITHOUT_TIME = ("ready", "damaged")
 # The totals in a mark for rates, in their order.
 _RATED = ("pushed", "popped", "acked")
 # In the order in which messages pass through them.
@@ -108,73 +108,6 @@ def _rates(facts: dict[str, Any]) -> dict[str, float]:
     return {f"{name}_per_s": 0.0 for name in _RATED}
 
 
-# ── Peek ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def peek(queue: QueueHandle, count: int, state: State) -> Operation[list[QueueItem]]:
-    """Return the messages of a state that come first, without taking them.
-
-    What is ready comes in the order in which pop takes it, what is delayed or unacked by priority
-    and then by time, dead letters by the time at which they were given up.
-    """
-    check_count(count)
-    spots = yield from spots_of(queue, [state])
-    if state == "dead":
-        return (yield from _first(queue, spots, count, state))
-    found: list[QueueItem] = []
-    for priority in sorted({spot.priority for spot in spots}, reverse=True):
-        of_priority = [spot for spot in spots if spot.priority == priority]
-        found += yield from _first(queue, of_priority, count - len(found), state)
-        if len(found) >= count:
-            break
-    return found
-
-
-def _first(
-    queue: QueueHandle, spots: list[Spot], count: int, state: State
-) -> Operation[list[QueueItem]]:
-    """Return the first messages of a state out of some parts of a queue."""
-    found: list[tuple[tuple[bool, int, bool], QueueItem]] = []
-    for spot in spots:
-        items = yield from _first_of_part(queue, spot, count, state)
-        found += ((_turn(spot.part, item), item) for item in items)
-    found.sort(key=lambda pair: pair[0])
-    return [item for _, item in found[:count]]
-
-
-def _turn(part: str, item: QueueItem) -> tuple[bool, int, bool]:
-    """Order messages by time; ready ones as pop does, so that those redelivered come first."""
-    us = int(item.id or 0) if item.due_ms is None else item.due_ms * 1000
-    new = item.state == "ready" and part in ("delayed", "ready")
-    return (new, us, part == "delayed")
-
-
-def _first_of_part(
-    queue: QueueHandle, spot: Spot, count: int, state: State
-) -> Operation[list[QueueItem]]:
-    """Return candidates for the first messages of a state in one part, reading little."""
-    lapses = spot.part == "unacked" and state != "unacked"
-    if state == "delayed" and not lapses:
-        # Due messages come before delayed ones.
-        spot = spot._replace(after=b"%d ~" % spot.now_ms)
-    found: list[QueueItem] = []
-    rest = [spot] if count else []
-    while rest:
-        items, rest = yield from page(queue, rest, min(count, PAGE_MESSAGES))
-        found += (item for item in items if item.state == state)
-        if not rest or (spot.part in _WITHOUT_TIME and len(found) < count):
-            continue
-        if spot.part in _WITHOUT_TIME:
-            break
-        reached = int(float(rest[0].after.split()[0]))
-        if (lapses or state == "ready") and reached > spot.now_ms:
-            break
-        # Bundles are in the order of their times, but a message may have a later one of its own.
-        if len(found) >= count <= sum((item.due_ms or 0) <= reached for item in found):
-            break
-    return found
-
-
 # ── Pages ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -224,7 +157,7 @@ def page(queue: QueueHandle, spots: list[Spot], count: int = PAGE_MESSAGES) -> O
 
 def _messages_on_page(call: Call, reply: Reply) -> int:
     found = PageReply.of(reply)
-    if call.args[0] in _WITHOUT_TIME:
+    if call.args[0] in WITHOUT_TIME:
         return count_messages(found.found)
     return sum(count_messages(bundle.texts) for bundle in found.bundles())
 

@@ -15,6 +15,7 @@ from headwater.queue import (
     dead_letters,
     failing,
     inspecting,
+    peeking,
     popping,
     promoting,
     pushing,
@@ -195,13 +196,16 @@ class Queue(Generic[D]):
         """Return the state of the queue: counts, rates, settings."""
         return self._run(inspecting.stats(self._handle))
 
-    def peek(self, count: int = 10, *, state: State = "ready") -> list[QueueItem]:
+    def peek(
+        self, count: int = 10, *, state: State = "ready", max_bytes: int | None = None
+    ) -> list[QueueItem]:
         """Return the messages of a state that come first, without taking them.
 
         Ready ones are in the order in which ``pop`` takes them, delayed and unacked ones are by
-        priority and then by time, dead letters by the time at which they were given up.
+        priority and then by time, dead letters by the time at which they were given up. There are
+        no more once they have ``max_bytes``.
         """
-        return self._run(inspecting.peek(self._handle, count, state))
+        return self._run(peeking.peek(self._handle, count, state, max_bytes))
 
     def scan(self, *states: State) -> Iterator[QueueItem]:
         """Yield all messages, or those of some states, without taking them, in bounded pages.
@@ -256,12 +260,19 @@ class Queue(Generic[D]):
         """
         return self._run(promoting.promote(self._handle, messages))
 
-    def dead(self, count: int = 100, *, matching: LetterFilter | None = None) -> list[QueueItem]:
+    def dead(
+        self,
+        count: int = 100,
+        *,
+        matching: LetterFilter | None = None,
+        max_bytes: int | None = None,
+    ) -> list[QueueItem]:
         """Return the messages that were given up, of those that fit, the oldest first.
 
-        A filter costs a look at every letter before the last one that is returned.
+        A filter costs a look at every letter before the last one that is returned. There are no
+        more once they have ``max_bytes``.
         """
-        return self._run(dead_letters.dead(self._handle, count, matching))
+        return self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
     def redrive(
         self,

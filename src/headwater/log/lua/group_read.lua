@@ -9,7 +9,8 @@
          9 waiter, '' when the caller never blocks   10 ms it will block now, 0 when it stops
          11 number of the waiter's read, the same in all its calls, also in one that is sent again because
             its reply was lost
-         12 "created:base:version" of a node that the caller still has, or ''   13 byte limit
+         12 "created:base:version" of a node that the caller still has, or ''   13 byte limit, and after a
+         colon that of their bytes unpacked, which may be left out
          14 '1' to have the first offset of the stream in the reply; may be left out
          15 '1' to have the group keep the order of each tag from now on; may be left out
          16 in a group that keeps order: offsets that the caller has and orders itself, "first-last first-last
@@ -71,7 +72,7 @@ redis.register_function{
     local K, name, member, count, retry, expire = keys[1], args[1], args[2], args[3], args[4], args[5]
     local start, max_pending, dead_letters = args[6], args[7], args[8]
     local waiter, wait_ms, read_number = args[9], tonumber(args[10]), args[11]
-    local kept, limit_bytes, with_first, ordered = args[12], tonumber(args[13]), args[14] == '1', args[15] == '1'
+    local kept, limits, with_first, ordered = args[12], args[13], args[14] == '1', args[15] == '1'
     local owned, notes = args[16], args[17]
     local G = group_key(K, name)
     local stream, now = load_stream(K), server_ms()
@@ -114,7 +115,7 @@ redis.register_function{
       change(group, 'abandoned', '')
     end
     save_group(G, group)
-    local bag = new_bag(stream, limit_bytes, kept)
+    local bag = new_bag(stream, limits, kept)
     if group.noted then
       bag.owned = tag_order.owned(owned or '')
       if notes then tag_order.note(G, group, stream, args, 17, now) end

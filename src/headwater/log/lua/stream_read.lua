@@ -1,7 +1,8 @@
 --[[
   hw_stream_read: get the nodes and entries that hold given ranges of offsets.
   KEYS   1 the stream
-  ARGV   1 byte limit; at least one node or entry is returned, however large
+  ARGV   1 byte limit, and after a colon that of their bytes unpacked, which may be left out; at least one
+           node or entry is returned, however large
          2 "created:base:version" of a node that the caller still has, or ''
          3.. first offset, last offset, first offset, last offset, ...
   Reply  { first, last, sealed, created, last offset covered, nodes, entries, history }
@@ -10,9 +11,9 @@
 redis.register_function{
   function_name = 'hw_stream_read',
   callback = function(keys, args)
-    local K, limit_bytes, kept = keys[1], tonumber(args[1]), args[2]
+    local K, limits, kept = keys[1], args[1], args[2]
     local stream, history = load_stream(K, 'history')
-    local bag = new_bag(stream, limit_bytes, kept)
+    local bag = new_bag(stream, limits, kept)
     local covered = 0
     for i = 3, #args, 2 do
       local from, to = math.max(tonumber(args[i]), stream.first), tonumber(args[i + 1])

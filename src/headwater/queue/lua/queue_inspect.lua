@@ -89,6 +89,17 @@ local function page_of_set(queue, set, priority, at, count, bytes)
   return found, at
 end
 
+local function page_of_damaged(queue, at, count, bytes)
+  local start, found = tonumber(at) or 0, {}
+  while #found < count and bytes > 0 do
+    local text = redis.call('LINDEX', queue.key .. ':damaged', start)
+    if not text then return found, '' end
+    found[#found + 1] = text
+    start, bytes = start + 1, bytes - #text
+  end
+  return found, digits(start)
+end
+
 redis.register_function{
   function_name = 'hw_queue_page',
   callback = function(keys, args)
@@ -96,9 +107,7 @@ redis.register_function{
     local count, bytes = tonumber(args[4]), tonumber(args[5])
     local found, on
     if part == 'damaged' then
-      local start = tonumber(at) or 0
-      found = redis.call('LRANGE', queue.key .. ':damaged', start, start + count - 1)
-      on = #found == count and digits(start + count) or ''
+      found, on = page_of_damaged(queue, at, count, bytes)
     elseif part == 'ready' then
       found, on = page_of_list(queue, priority, at, count, bytes)
     else

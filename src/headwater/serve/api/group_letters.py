@@ -10,17 +10,19 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.groups import GivenOffsets, get_group, group_of, meant
 from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
+from headwater.serve.letter_lists import letters_of_group
 from headwater.serve.tokens import Scope
 from headwater.views.record import View
 from headwater.views.streams import DeadLetterView, RedrivenView
 
 
 class DeadLettersView(View, frozen=True, kw_only=True):
-    """The oldest dead letters of a group."""
+    """The oldest dead letters of a group; ``next`` is where to go on, null without more."""
 
     stream: str
     group: str
     letters: list[DeadLetterView]
+    next: str | None
 
 
 class GroupDiscardedView(View, frozen=True, kw_only=True):
@@ -43,11 +45,17 @@ class GroupLettersBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def get_dead_letters(call: ApiCall) -> DeadLettersView:
-    """Show the oldest dead letters of a group that match; they are not removed."""
+    """Show the oldest dead letters of a group that match; they are not removed.
+
+    The list ends early once they have 4 MiB; the next one goes on from its next.
+    """
     stream, group = call.names
-    found = await group_of(call).dead(call.query.count, matching=letter_filter(call.query))
-    letters = [DeadLetterView.of(letter) for letter in found]
-    return DeadLettersView(stream=stream, group=group, letters=letters)
+    query = call.query
+    found = await letters_of_group(
+        call.hw, stream, group, query.count, query.from_, letter_filter(query)
+    )
+    letters = [DeadLetterView.of(letter) for letter in found.items]
+    return DeadLettersView(stream=stream, group=group, letters=letters, next=found.next)
 
 
 async def redrive_group(call: ApiCall) -> msgspec.Struct:

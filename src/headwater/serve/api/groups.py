@@ -20,6 +20,7 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, BlockMs, Count, Milliseconds, Offset, Start
 from headwater.serve.api.routes import Route
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 from headwater.views.group_states import GroupStateView
 from headwater.views.overview import groups_of
 from headwater.views.record import View
@@ -169,8 +170,8 @@ async def read_group(call: ApiCall) -> GroupReadView:
     """Take messages that no other member has; the first read creates the group.
 
     Each is pending until it is acknowledged, or redelivered ack_ms after it was handed out. With
-    block_ms the request waits for a first message. A repeat after a lost answer takes other
-    messages; those of the first time are redelivered.
+    block_ms the request waits for a first message. No more are taken once they have 4 MiB. A repeat
+    after a lost answer takes other messages; those of the first time are redelivered.
     """
     stream, group = call.names
     messages = await messages_taken(call, call.hw.stream(stream))
@@ -193,7 +194,11 @@ async def messages_taken(
         ordered=body.ordered,
     )
     found = await member.read(
-        body.count, block_ms=body.block_ms, ack_ms=body.ack_ms, expire_ms=body.expire_ms
+        body.count,
+        block_ms=body.block_ms,
+        ack_ms=body.ack_ms,
+        expire_ms=body.expire_ms,
+        max_bytes=LIST_BYTES,
     )
     return [MessageView.of(message) for message in found]
 

@@ -1,4 +1,7 @@
-"""Which dead letters a request means: the fields that groups, topics and queues share."""
+"""Which dead letters a request means: the fields that groups, topics and queues share.
+
+A list of letters ends once they have 4 MiB, and names the place where the next one begins.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import msgspec
 from msgspec import Meta
 
 from headwater.failures import LetterFilter
-from headwater.log.limits import MAX_OFFSET, MAX_READ
-from headwater.serve.api.fields import Count
+from headwater.log.limits import MAX_OFFSET, MAX_PARTITIONS, MAX_READ
+from headwater.serve.api.fields import MAX_DIGITS, Count
 
 _Moment = Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="Milliseconds since 1970.")]
 _Attempts = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+# What one place is spelled with at most: an offset for each partition of a topic.
+Place = Annotated[str, Meta(max_length=MAX_PARTITIONS * (MAX_DIGITS + 1))]
 LettersCount = Annotated[int, Meta(ge=1, le=MAX_READ)]
 
 
@@ -31,9 +36,13 @@ class MatchingBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LettersQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """How many dead letters, and which: those that fit everything that is given."""
+    """How many dead letters, and which: those that fit everything that is given.
+
+    ``from`` is where a list before ended, as its ``next``.
+    """
 
     count: Count = 100
+    from_: Place = msgspec.field(default="", name="from")
     tag: str | None = None
     error: str | None = None
     min_attempts: _Attempts | None = None

@@ -9,12 +9,12 @@ from msgspec import Meta
 
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
-from headwater.serve.api.queues import QueueMessagesView, get_queue
+from headwater.serve.api.queues import QueueMessagesView, get_queue, messages_view
 from headwater.serve.api.routes import Route
+from headwater.serve.letter_lists import letters_of_queue
 from headwater.serve.tokens import Scope
 from headwater.views.queues import (
     DiscardedView,
-    QueueMessageView,
     QueuePromotedView,
     QueueRedrivenView,
     QueueReleasedView,
@@ -45,10 +45,15 @@ class QueueReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def get_queue_letters(call: ApiCall) -> QueueMessagesView:
-    """Show the oldest dead letters of a queue that match; they are not removed."""
+    """Show the oldest dead letters of a queue that match; they are not removed.
+
+    The list ends early once they have 4 MiB; the next one goes on from its next.
+    """
     query = call.query
-    found = await call.hw.queue(call.name).dead(query.count, matching=letter_filter(query))
-    return QueueMessagesView(queue=call.name, messages=[QueueMessageView.of(one) for one in found])
+    found = await letters_of_queue(
+        call.hw, call.name, query.count, query.from_, letter_filter(query)
+    )
+    return messages_view(call, found)
 
 
 def _meant(body: QueueLettersBody) -> dict[str, Any]:

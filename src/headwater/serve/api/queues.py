@@ -10,11 +10,15 @@ from msgspec import UNSET, Meta, UnsetType
 from headwater.errors import InvalidInput, UnknownQueue
 from headwater.log.limits import MAX_OFFSET
 from headwater.queue.limits import MAX_PRIORITY, MAX_PUSH_MESSAGES
+from headwater.queue.types import QueueItem
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds
 from headwater.serve.api.formats import value_of
+from headwater.serve.api.letters import Place
 from headwater.serve.api.routes import Route
+from headwater.serve.letter_lists import ListedPage, messages_in_queue
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 from headwater.text_or_base64 import Encoding
 from headwater.views.overview import some_queues
 from headwater.views.queues import (
@@ -30,9 +34,6 @@ from headwater.views.queues import (
 from headwater.views.record import View
 
 _ACK_MS: Final = 30_000
-# A pop returns fewer messages than asked for once it has this many bytes: a reply that is too large
-# is refused, and what it has taken would be lost.
-MAX_POPPED_BYTES: Final = 4 << 20
 _Receipts = Annotated[list[str], Meta(max_length=10_000, description="Receipts of deliveries.")]
 
 
@@ -65,10 +66,11 @@ class QueueExtendedView(View, frozen=True, kw_only=True):
 
 
 class QueueMessagesView(View, frozen=True, kw_only=True):
-    """Messages as they are stored in a queue."""
+    """Messages as they are stored in a queue; ``next`` is where to go on, null without more."""
 
     queue: str
     messages: list[QueueMessageView]
+    next: str | None
 
 
 class NewQueueMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -123,10 +125,11 @@ class QueueExtendBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which messages are shown."""
+    """Which messages are shown; ``from`` is where a list before ended, as its ``next``."""
 
     state: Literal["ready", "delayed", "unacked", "dead"] = "ready"
     count: Count = 10
+    from_: Place = msgspec.field(default="", name="from")
 
 
 class QueueStateBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -184,7 +187,7 @@ async def pop_messages(call: ApiCall) -> PoppedView:
     """
     body = call.body
     found = await call.hw.queue(call.name).pop(
-        body.count, ack_ms=body.ack_ms, block_ms=body.block_ms, max_bytes=MAX_POPPED_BYTES
+        body.count, ack_ms=body.ack_ms, block_ms=body.block_ms, max_bytes=LIST_BYTES
     )
     return PoppedView(queue=call.name, deliveries=[DeliveryView.of(one) for one in found])
 
@@ -210,14 +213,19 @@ async def extend_deliveries(call: ApiCall) -> QueueExtendedView:
 
 
 async def peek_queue(call: ApiCall) -> QueueMessagesView:
-    """Show messages of a queue without taking them; dead ones are dead letters."""
+    """Show messages of a queue without taking them; dead ones are dead letters.
+
+    The list ends early once they have 4 MiB; the next one goes on from its next.
+    """
     query = call.query
-    queue = call.hw.queue(call.name)
-    if query.state == "dead":
-        found = await queue.dead(query.count)
-    else:
-        found = await queue.peek(query.count, state=query.state)
-    return QueueMessagesView(queue=call.name, messages=[QueueMessageView.of(one) for one in found])
+    found = await messages_in_queue(call.hw, call.name, query.state, query.count, query.from_)
+    return messages_view(call, found)
+
+
+def messages_view(call: ApiCall, page: ListedPage[QueueItem]) -> QueueMessagesView:
+    """Return the view of messages of the queue that a request names."""
+    messages = [QueueMessageView.of(one) for one in page.items]
+    return QueueMessagesView(queue=call.name, messages=messages, next=page.next)
 
 
 async def purge_queue(call: ApiCall) -> PurgedView:

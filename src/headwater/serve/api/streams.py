@@ -22,6 +22,7 @@ from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Ro
 from headwater.serve.api.tails import offset_behind
 from headwater.serve.http.messages import StreamedReply
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 from headwater.views.overview import some_streams
 from headwater.views.record import View
 from headwater.views.searches import SearchedView
@@ -202,14 +203,16 @@ def _written_view(stream: str, offsets: range) -> LinesWrittenView:
 async def read_messages(call: ApiCall) -> Answered:
     """Read messages from an offset on, over holes; evicted offsets are shown as a gap.
 
-    With block_ms the request waits for a first message (long poll). As lines of JSON or as an Arrow
-    IPC stream, up to count messages are sent as fast as the client takes them.
+    With block_ms the request waits for a first message (long poll). JSON ends once its messages
+    have 4 MiB; next is where to continue. As lines of JSON or as an Arrow IPC stream, up to count
+    messages are sent as fast as the client takes them.
     """
     query = call.query
     stream = call.hw.stream(call.name)
     at = await _offset(call, query.from_)
     if call.accepted == JSON:
-        passage = await stream.read_from(at, min(query.count, MOST_JSON), block_ms=query.block_ms)
+        count = min(query.count, MOST_JSON)
+        passage = await stream.read_from(at, count, block_ms=query.block_ms, max_bytes=LIST_BYTES)
         gap = passage.gap if query.from_ != "first" else None
         return PassageView(
             stream=call.name,
@@ -219,7 +222,7 @@ async def read_messages(call: ApiCall) -> Answered:
             last=passage.last,
         )
     if query.block_ms:
-        await stream.read_from(at, 1, block_ms=query.block_ms)
+        await stream.read_from(at, 1, block_ms=query.block_ms, max_bytes=1)
     if call.accepted == ARROW:
         schema = SCHEMA.append(MAP) if query.headers else SCHEMA
         batches = stream.scan(at, headers=query.headers)
@@ -233,7 +236,7 @@ async def _lines(call: ApiCall, at: int, count: int) -> Any:
     """Yield messages from an offset on, a line each."""
     stream = call.hw.stream(call.name)
     while count:
-        passage = await stream.read_from(at, min(count, _PAGE))
+        passage = await stream.read_from(at, min(count, _PAGE), max_bytes=LIST_BYTES)
         if passage.next == at:
             return
         if passage.gap is not None:
@@ -273,8 +276,8 @@ async def search_messages(call: ApiCall) -> SearchedView:
     """Search for messages by tag, by a text in the value, or by a field of a JSON value.
 
     It reads messages from an offset on, or back from it with newest_first, and stops when it has
-    found count messages, has looked at max_messages, or after max_ms. The next one continues from
-    next.
+    found count messages or 4 MiB of them, has looked at max_messages, or after max_ms. The next one
+    continues from next.
     """
     query = call.query
     at = None if query.from_ in ("first", "last") else query.from_
@@ -287,6 +290,7 @@ async def search_messages(call: ApiCall) -> SearchedView:
         count=query.count,
         max_messages=query.max_messages,
         max_ms=query.max_ms,
+        max_bytes=LIST_BYTES,
     )
     return SearchedView.of(found, call.name)
 

@@ -17,6 +17,7 @@ import msgspec
 from headwater.errors import InvalidInput, LostFuture
 from headwater.log.types import Message, Passage
 from headwater.serve.api.fields import MAX_DIGITS
+from headwater.sizes import LIST_BYTES
 from headwater.views.streams import MessageView, OffsetsView
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ class _Follower:
         await asyncio.sleep(0)
         try:
             while self._waiting:
-                passage = await self._stream.read_from(self.at, _PAGE, block_ms=KEEP_ALIVE_MS)
+                passage = await self._stream.read_from(
+                    self.at, _PAGE, block_ms=KEEP_ALIVE_MS, max_bytes=LIST_BYTES
+                )
                 arrived = _Arrived(self.at, passage.next, events_of(passage))
                 self.at = passage.next
                 waiting, self._waiting = self._waiting, []
@@ -106,7 +109,7 @@ class Tails:
                 follower = self._followers.get(name)
                 if follower is None or follower.at != at:
                     stream = stream or self._hw.stream(name)
-                    passage = await stream.read_from(at, _PAGE)
+                    passage = await stream.read_from(at, _PAGE, max_bytes=LIST_BYTES)
                     if not allowed():
                         return
                     if passage.next > at:

@@ -25,6 +25,7 @@ from headwater.serve.api.groups import (
 from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
 from headwater.serve.api.topics import known_topic
+from headwater.serve.letter_lists import letters_of_topic
 from headwater.serve.tokens import Scope
 from headwater.views.group_states import TopicGroupStateView
 from headwater.views.overview import groups_of
@@ -73,11 +74,12 @@ class TopicExtendedView(View, frozen=True, kw_only=True):
 
 
 class TopicDeadLettersView(View, frozen=True, kw_only=True):
-    """The oldest dead letters of a group over a topic."""
+    """The oldest dead letters of a group over a topic; ``next`` is where to go on, if anywhere."""
 
     topic: str
     group: str
     letters: list[DeadLetterView]
+    next: str | None
 
 
 class TopicRedrivesView(View, frozen=True, kw_only=True):
@@ -158,7 +160,7 @@ async def read_topic_group(call: ApiCall) -> TopicGroupReadView:
     """Take messages of any partition that no other member has; the first read creates the group.
 
     Each is pending until it is acknowledged, or redelivered ack_ms after it was handed out. With
-    block_ms the request waits for a first message.
+    block_ms the request waits for a first message. No more are taken once they have 4 MiB.
     """
     topic, group = call.names
     messages = await messages_taken(call, await known_topic(call))
@@ -209,11 +211,18 @@ async def remove_topic_group(call: ApiCall) -> TopicGroupRemovedView:
 
 
 async def get_topic_dead_letters(call: ApiCall) -> TopicDeadLettersView:
-    """Show the oldest dead letters of a group of a topic; they are not removed."""
+    """Show the oldest dead letters of a group of a topic; they are not removed.
+
+    The list ends early once they have 4 MiB; the next one goes on from its next.
+    """
     topic, group = call.names
-    letters = await (await _group(call)).dead(call.query.count, matching=letter_filter(call.query))
-    views = [DeadLetterView.of(letter) for letter in letters]
-    return TopicDeadLettersView(topic=topic, group=group, letters=views)
+    query = call.query
+    await known_topic(call)
+    found = await letters_of_topic(
+        call.hw, topic, group, query.count, query.from_, letter_filter(query)
+    )
+    letters = [DeadLetterView.of(letter) for letter in found.items]
+    return TopicDeadLettersView(topic=topic, group=group, letters=letters, next=found.next)
 
 
 async def redrive_topic_group(call: ApiCall) -> TopicRedrivesView:

@@ -15,19 +15,45 @@ from headwater.log.runs import SCHEMA
 from headwater.log.topics import PARTITION, in_partition, with_partition
 from headwater.log.types import Passage
 from headwater.serve.api.formats import arrow_pieces
+from headwater.sizes import LIST_BYTES, bytes_of
 from headwater.views.streams import GoneView, MessageView, OffsetsView
 
 _PAGE: Final = 1000
+# So many partitions are read at once; each may have a message of the largest size.
+_TOGETHER: Final = 8
 
 _encode = msgspec.json.Encoder().encode
 
 
 async def passages(topic: AsyncTopic[Any], at: list[int], count: int) -> list[Passage[Any]]:
-    """Read on in every partition, this many messages of each."""
-    streams = [await topic.partition(place) for place in range(len(at))]
-    return await asyncio.gather(
-        *(stream.read_from(start, count) for stream, start in zip(streams, at, strict=True))
-    )
+    """Read on in every partition, this many messages of each; no more once they have 4 MiB.
+
+    Partitions that are not reached are as they were: the next read begins with another one.
+    """
+    first = sum(at) % len(at)
+    order = (*range(first, len(at)), *range(first))
+    found: dict[int, Passage[Any]] = {}
+    room = LIST_BYTES
+    for begin in range(0, len(order), _TOGETHER):
+        some = order[begin : begin + _TOGETHER]
+        streams = [await topic.partition(place) for place in some]
+        share = max(1, LIST_BYTES // len(at))
+        read = await asyncio.gather(
+            *(
+                stream.read_from(at[place], count, max_bytes=share)
+                for place, stream in zip(some, streams, strict=True)
+            )
+        )
+        for place, one in zip(some, read, strict=True):
+            if room > 0:
+                found[place] = one
+                room -= bytes_of(one.messages)
+        if room <= 0:
+            break
+    if len(found) < len(at):
+        for place, facts in enumerate(await topic.info()):
+            found.setdefault(place, Passage([], at[place], None, facts.last))
+    return [found[place] for place in range(len(at))]
 
 
 def nothing_new(found: list[Passage[Any]], at: list[int]) -> bool:

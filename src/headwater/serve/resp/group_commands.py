@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.types import DeadLetter, Message, TopicDeadLetter
+from headwater.serve.letter_lists import letters_of_group
 from headwater.serve.resp.arguments import Arguments
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
+from headwater.serve.resp.faults import syntax_error
 from headwater.serve.resp.info_replies import group_facts, stream_facts
 from headwater.serve.resp.message_replies import MessageForm, encode_array, spell_messages
 from headwater.serve.resp.read_options import ReadOptions, start_of
 from headwater.serve.resp.replies import EncodedReply
 from headwater.serve.resp.session import RespSession
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 
 LETTERS: Final = 100
 
@@ -42,6 +45,7 @@ async def read_group(
                 block_ms=block_ms,
                 ack_ms=options.retry_ms,
                 expire_ms=options.expire_ms,
+                max_bytes=LIST_BYTES,
             )
         found = await group.read(
             options.count,
@@ -49,6 +53,7 @@ async def read_group(
             ack_ms=options.retry_ms,
             expire_ms=options.expire_ms,
             with_info=True,
+            max_bytes=LIST_BYTES,
         )
         bounds[:] = found.first, found.last
         return found.messages
@@ -101,11 +106,38 @@ def tseek(session: RespSession, words: Words) -> Awaitable[int]:
     return _group(session, Arguments(words)).seek(start_of(words[3]))
 
 
-async def tdead(session: RespSession, words: Words) -> list[list[Any]]:
+async def tdead(session: RespSession, words: Words) -> list[Any]:
     """TDEAD: return dead letters."""
     arguments = Arguments(words)
-    group = _group(session, arguments)
-    return [letter_row(letter) for letter in await group.dead(count_of(arguments, LETTERS))]
+    stream, group = arguments.text(), arguments.text()
+    asked = letters_asked(arguments)
+    found = await letters_of_group(session.door.client, stream, group, asked.most, asked.start)
+    rows: list[Any] = [letter_row(letter) for letter in found.items]
+    return [found.next, *rows] if asked.with_next else rows
+
+
+class LettersAsked(NamedTuple):
+    """Which dead letters a command asks for; ``with_next`` has the place to go on from first."""
+
+    most: int = LETTERS
+    start: str = ""
+    with_next: bool = False
+
+
+def letters_asked(arguments: Arguments) -> LettersAsked:
+    """Read what a command that lists dead letters asks for."""
+    found: dict[str, Any] = {}
+    for option in arguments.options():
+        match option:
+            case "COUNT":
+                found["most"] = arguments.number()
+            case "FROM":
+                found["start"] = arguments.text()
+            case "WITHNEXT":
+                found["with_next"] = True
+            case _:
+                raise syntax_error()
+    return LettersAsked(**found)
 
 
 def letter_row(letter: DeadLetter | TopicDeadLetter) -> list[Any]:
@@ -164,9 +196,11 @@ GROUP_COMMANDS: Final = (
                 "Extends deadlines to this long from now; returns of how many messages.", textend),
     RespCommand("TSEEK", 4, Scope.ADMIN, -1, _T, "key group FIRST|LAST|offset",
                 "Sets the position of a group, and returns it.", tseek, look=look_at_group),
-    RespCommand("TDEAD", -3, Scope.READ, -1, _T, "key group [COUNT count]",
-                "Returns the oldest dead letters: [[offset, tag, entry, attempts, buried-ms, "
-                "cause], ...].", tdead),
+    RespCommand("TDEAD", -3, Scope.READ, -1, _T,
+                "key group [COUNT count] [FROM place] [WITHNEXT]",
+                "Returns the oldest dead letters, no more once they have 4 MiB: [[offset, tag, "
+                "entry, attempts, buried-ms, cause], ...]. WITHNEXT has the place before them from "
+                "which the next list goes on, or null.", tdead),
     RespCommand("TREDRIVE", -3, Scope.ADMIN, -1, _T, "key group [COUNT count]",
                 "Redrives dead letters; returns how many, and how many are gone.", tredrive,
                 look=look_at_group),

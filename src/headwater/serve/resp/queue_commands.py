@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from headwater.queue.types import Delivery
-from headwater.serve.api.queues import MAX_POPPED_BYTES
 from headwater.serve.resp.arguments import Arguments, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.faults import CommandRefused, syntax_error
 from headwater.serve.resp.session import RespSession
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 
 # One call of the store takes at most this many.
 MOST_POPPED: Final = 1000
@@ -71,7 +71,7 @@ async def qpop(session: RespSession, words: Words) -> list[list[Any]]:
         raise CommandRefused(f"COUNT may be up to {MOST_POPPED}; pop again for more")
 
     async def pop(block_ms: float) -> list[Delivery]:
-        return await queue.pop(count, ack_ms=ack_ms, block_ms=block_ms, max_bytes=MAX_POPPED_BYTES)
+        return await queue.pop(count, ack_ms=ack_ms, block_ms=block_ms, max_bytes=LIST_BYTES)
 
     if block_ms and count:
         with session.may_wait():

@@ -18,9 +18,8 @@ from headwater.serve.resp.replies import EncodedReply
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.write_options import WriteOptions, write_options
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 
-# A read returns fewer messages than asked for once it has this many bytes.
-READ_BYTES: Final = 4 << 20
 _STEP: Final = 1000
 
 
@@ -85,11 +84,13 @@ async def _spelled(
         found = await door.writes.stream(options.stream).read(options.offset, 0, with_info=True)
         return 0, [], (found.first, found.last)
     stream = door.writes.reading(options.stream)
-    count, parts, bounds = 0, list[bytes](), None
-    while bounds is None or (count < options.count and sum(map(len, parts)) < READ_BYTES):
+    count, size, parts, bounds = 0, 0, list[bytes](), None
+    while bounds is None or (count < options.count and size < LIST_BYTES):
         at, step = options.offset + count, min(options.count - count, _STEP)
-        runs = await door.client.store.run(read_runs(stream, at, step, whole=False))
-        parts += spell_runs(runs, at, form)
+        runs = await door.client.store.run(read_runs(stream, at, step, max_bytes=LIST_BYTES - size))
+        spelled = spell_runs(runs, at, form)
+        size += sum(map(len, spelled))
+        parts += spelled
         count += runs.places
         bounds = bounds or (runs.first, runs.last)
         if not runs.places or at + runs.places > runs.last:

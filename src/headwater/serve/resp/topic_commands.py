@@ -12,15 +12,17 @@ from headwater.errors import UnknownTopic
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
 from headwater.log.extents import partitions_of
 from headwater.log.types import TopicMessage
+from headwater.serve.letter_lists import letters_of_topic
 from headwater.serve.resp.arguments import Arguments, int_of, span_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.faults import syntax_error
-from headwater.serve.resp.group_commands import LETTERS, count_of, letter_row
+from headwater.serve.resp.group_commands import count_of, letter_row, letters_asked
 from headwater.serve.resp.info_replies import group_facts, stream_facts
 from headwater.serve.resp.read_options import start_of, topic_read_options
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.write_options import write_options
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 
 
 async def known_topic(session: RespSession, name: str) -> AsyncTopic[Any]:
@@ -75,6 +77,7 @@ async def tpread(session: RespSession, words: Words) -> list[list[Any]]:
             block_ms=block_ms,
             ack_ms=options.retry_ms,
             expire_ms=options.expire_ms,
+            max_bytes=LIST_BYTES,
         )
 
     if options.block_ms and options.count:
@@ -155,12 +158,15 @@ def _split(words: Words) -> list[tuple[bytes, bytes, bytes]]:
     return found
 
 
-async def tpdead(session: RespSession, words: Words) -> list[list[Any]]:
+async def tpdead(session: RespSession, words: Words) -> list[Any]:
     """TPDEAD: return dead letters."""
     arguments = Arguments(words)
-    group = await _group(session, arguments)
-    letters = await group.dead(count_of(arguments, LETTERS))
-    return [[letter.partition, *letter_row(letter)] for letter in letters]
+    topic, group = arguments.text(), arguments.text()
+    asked = letters_asked(arguments)
+    await known_topic(session, topic)
+    found = await letters_of_topic(session.door.client, topic, group, asked.most, asked.start)
+    rows: list[Any] = [[letter.partition, *letter_row(letter)] for letter in found.items]
+    return [found.next, *rows] if asked.with_next else rows
 
 
 async def tpredrive(session: RespSession, words: Words) -> list[list[int]]:
@@ -232,9 +238,11 @@ TOPIC_COMMANDS: Final = (
                 "key group FIRST|LAST|offset | key group partition:offset [partition:offset ...]",
                 "Sets the position of a group, in all partitions or in some; "
                 "returns [[partition, offset], ...].", tpseek, look=look_at_topic_group),
-    RespCommand("TPDEAD", -3, Scope.READ, -1, _P, "key group [COUNT count]",
-                "Returns the oldest dead letters: [[partition, offset, tag, entry, attempts, "
-                "buried-ms, cause], ...].", tpdead),
+    RespCommand("TPDEAD", -3, Scope.READ, -1, _P,
+                "key group [COUNT count] [FROM place] [WITHNEXT]",
+                "Returns the oldest dead letters, no more once they have 4 MiB: [[partition, "
+                "offset, tag, entry, attempts, buried-ms, cause], ...]. WITHNEXT has the place "
+                "before them from which the next list goes on, or null.", tpdead),
     RespCommand("TPREDRIVE", -3, Scope.ADMIN, -1, _P, "key group [COUNT count]",
                 "Redrives dead letters; returns [[partition, how many, how many are gone], ...].",
                 tpredrive, look=look_at_topic_group),

@@ -14,13 +14,27 @@ local function tail_bytes(K, stream)
   return redis.call('MEMORY', 'USAGE', K .. ':tail') or 0
 end
 
--- kept: "created:base:version" of a node that the caller still has. bag.waiter names a blocked member that is
--- served: it fetches nodes itself, so they are not added.
-local function new_bag(stream, limit_bytes, kept)
+-- limits: "bytes:bytes unpacked"; without the second, only the first counts. kept: "created:base:version" of a
+-- node that the caller still has. bag.waiter names a blocked member that is served: it fetches nodes itself, so
+-- they are not added.
+local function new_bag(stream, limits, kept)
+  local limit, most = string.match(limits, '^(%d+):?(%d*)$')
   return {
-    nodes = {}, entries = {}, seen = {}, bytes = 0, limit = limit_bytes, kept = kept,
-    created = stream.created,
+    nodes = {}, entries = {}, seen = {}, bytes = 0, limit = tonumber(limit), kept = kept,
+    created = stream.created, unpacked = 0, most = tonumber(most) or math.huge,
   }
+end
+
+-- Returns how many bytes a node has unpacked, as its header says: a few bytes may stand for many.
+local function unpacked_bytes(blob)
+  local a, b, c, d = string.byte(blob, 9, 12)
+  return d and math.max(#blob, a + 256 * b + 65536 * c + 16777216 * d) or #blob
+end
+
+-- Counts what is added; a bag that is full unpacked is full.
+local function count_bytes(bag, bytes, unpacked)
+  bag.bytes, bag.unpacked = bag.bytes + bytes, bag.unpacked + unpacked
+  if bag.unpacked >= bag.most then bag.bytes = math.max(bag.bytes, bag.limit) end
 end
 
 local function bag_node(K, bag, node, last)
@@ -28,12 +42,11 @@ local function bag_node(K, bag, node, last)
   if bag.seen[base] then return end
   bag.seen[base] = true
   local blob = false
-  if bag.waiter then
-    bag.bytes = bag.bytes + node.bytes
-  elseif bag.kept ~= bag.created .. ':' .. base .. ':' .. digits(node.version) then
+  if bag.kept ~= bag.created .. ':' .. base .. ':' .. digits(node.version) then
     blob = node.blob or redis.call('HGET', K .. ':nodes', base)
-    bag.bytes = bag.bytes + node.bytes
+    count_bytes(bag, node.bytes, blob and unpacked_bytes(blob) or 0)
   end
+  if bag.waiter then blob = false end
   local n = #bag.nodes
   bag.nodes[n + 1], bag.nodes[n + 2], bag.nodes[n + 3] = node.base, last, node.time
   bag.nodes[n + 4], bag.nodes[n + 5] = node.version, blob
@@ -49,13 +62,15 @@ local function bag_entry(bag, entry)
   if not bag.seen[entry[1]] then
     bag.seen[entry[1]] = true
     bag.entries[#bag.entries + 1] = entry
-    bag.bytes = bag.bytes + entry_bytes(entry)
+    local fields, bytes = entry[2], entry_bytes(entry)
+    count_bytes(bag, bytes, fields[1] == 'n' and unpacked_bytes(fields[#fields]) or bytes)
   end
 end
 
 -- Adds entries of one message each, none of which is added twice, until the bag is full; returns how many.
 local function bag_singles(bag, found)
-  local entries, bytes, limit = bag.entries, bag.bytes, bag.limit
+  local entries, bytes = bag.entries, 0
+  local limit = math.min(bag.limit - bag.bytes, bag.most - bag.unpacked)
   local taken, n = #found, #entries
   for i, entry in ipairs(found) do
     entries[n + i] = entry
@@ -65,7 +80,7 @@ local function bag_singles(bag, found)
       break
     end
   end
-  bag.bytes = bytes
+  count_bytes(bag, bytes, bytes)
   return taken
 end
 

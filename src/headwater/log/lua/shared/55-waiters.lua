@@ -17,6 +17,8 @@ local BOX_GRACE_MS = 2000
 local INLINE_BYTES = 4096
 -- How many waiters one call looks at; later calls serve the rest.
 local SERVE_WAITERS = 64
+-- What a waiter is given at most: its bytes, and those that they have unpacked.
+local WAITER_BYTES = '8388608:4194304'
 
 local function box_key(G, waiter)
   return G .. ':box:' .. waiter
@@ -114,7 +116,7 @@ end
 local function serve_waiter(K, name, stream, group, now, waiter, wish)
   local G = group_key(K, name)
   local ends, count, retry, expire = string.match(wish, '^(%d+):(%d+):(%d*):(%d*):')
-  local bag = new_bag(stream, 8388608, nil)
+  local bag = new_bag(stream, WAITER_BYTES, nil)
   bag.waiter = waiter
   local claims, more =
     take(K, G, stream, group, now, tonumber(count), tonumber(retry), tonumber(expire), bag)

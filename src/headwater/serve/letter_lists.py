@@ -1,0 +1,114 @@
+"""Lists of dead letters and of messages in queues, as servers return them: page by page.
+
+A page ends once its messages have 4 MiB, with one at least, and names the place where the next one
+begins. Nothing more is asked of the store: large messages do not take any amount of memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+
+from headwater.errors import InvalidInput
+from headwater.failures import LetterFilter
+from headwater.log.dead_letters import list_dead
+from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.limits import MAX_OFFSET
+from headwater.log.topic_groups import open_group
+from headwater.log.topic_letters import list_topic_dead
+from headwater.log.topics import TopicHandle
+from headwater.log.types import DeadLetter, TopicDeadLetter
+from headwater.queue import dead_letters as queue_letters
+from headwater.queue.handles import QueueHandle
+from headwater.queue.peeking import peek_page
+from headwater.queue.types import QueueItem, State
+from headwater.sizes import LIST_BYTES
+
+if TYPE_CHECKING:
+    from headwater.aio_client import AsyncHeadwater
+
+Item = TypeVar("Item")
+
+_NOBODY: Final = "letters"
+_DIGITS: Final = len(str(MAX_OFFSET))
+
+
+class ListedPage(NamedTuple, Generic[Item]):
+    """Some items of a list; ``next`` names where the next page begins, None at the end."""
+
+    items: list[Item]
+    next: str | None
+
+
+async def letters_of_group(
+    hw: AsyncHeadwater,
+    stream: str,
+    group: str,
+    count: int,
+    start: str = "",
+    matching: LetterFilter | None = None,
+) -> ListedPage[DeadLetter]:
+    """Return the oldest dead letters of a group that fit, from a place on."""
+    (place,) = _places(start, 1) if start else (0,)
+    handle = GroupHandle(StreamHandle(stream, set()), group, _NOBODY)
+    found = await hw.store.run(list_dead(handle, count, matching, LIST_BYTES, place))
+    return ListedPage(found.letters, _spelled([found.place]))
+
+
+async def letters_of_topic(
+    hw: AsyncHeadwater,
+    topic: str,
+    group: str,
+    count: int,
+    start: str = "",
+    matching: LetterFilter | None = None,
+) -> ListedPage[TopicDeadLetter]:
+    """Return the oldest dead letters of a group of a topic that fit, from a place on."""
+    handle = open_group(
+        *(TopicHandle(topic, None, set()), group, _NOBODY, "first", None, None),
+        ordered=False,
+        one_server=True,
+    )
+    places = _places(start) if start else []
+    found = await hw.store.run(list_topic_dead(handle, count, matching, LIST_BYTES, places))
+    return ListedPage(found.letters, _spelled(found.places))
+
+
+async def letters_of_queue(
+    hw: AsyncHeadwater,
+    queue: str,
+    count: int,
+    start: str = "",
+    matching: LetterFilter | None = None,
+) -> ListedPage[QueueItem]:
+    """Return the oldest dead letters of a queue that fit, from a place on."""
+    handle, place = QueueHandle(queue, set(), _NOBODY), start.encode("utf-8", "replace")
+    found = await hw.store.run(queue_letters.list_dead(handle, count, matching, LIST_BYTES, place))
+    return ListedPage(found.letters, found.place.decode() or None)
+
+
+async def messages_in_queue(
+    hw: AsyncHeadwater, queue: str, state: State, count: int, start: str = ""
+) -> ListedPage[QueueItem]:
+    """Return the messages of a queue that come first in a state, from a place on."""
+    if state == "dead":
+        return await letters_of_queue(hw, queue, count, start)
+    handle = QueueHandle(queue, set(), _NOBODY)
+    found = await hw.store.run(peek_page(handle, count, state, LIST_BYTES, start))
+    return ListedPage(found.items, found.next)
+
+
+def _places(text: str, count: int | None = None) -> list[int]:
+    """Return the place in each partition that a text names, -1 where it names none."""
+    parts = text.split(".")
+    fits = all(not part or (part.isascii() and part.isdecimal()) for part in parts)
+    if not fits or max(map(len, parts)) > _DIGITS or count not in (None, len(parts)):
+        shown = text[:100]
+        raise InvalidInput(f"{shown!r} is no place among letters; give next as it was returned")
+    return [int(part) if part else -1 for part in parts]
+
+
+def _spelled(places: list[int]) -> str | None:
+    """Return places among letters as text; None when none of them has more."""
+    if all(place < 0 for place in places):
+        return None
+    return ".".join("" if place < 0 else str(place) for place in places)
