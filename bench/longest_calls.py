@@ -23,6 +23,7 @@ from bench.harness import Row, server, socket_url
 from bench.longest_calls_queues import Case, of_a_queue, of_dirty_lists
 from headwater.log import grouping
 from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.read_terms import Terms
 from headwater.log.keys import group_key
 from headwater.store.many import together
 from headwater.timeline import Farm
@@ -112,7 +113,7 @@ def crowded(hw: headwater.Headwater, count: int) -> headwater.Stream:
     stream = hw.stream("crowd")
     stream.write_many(events(10))
     handle = StreamHandle(stream.name, {stream.name})
-    terms = grouping.Terms.of(None, None)
+    terms = Terms(retry_ms=None, expire_ms=None)
     for at in range(0, count, CHUNK):
         groups = [GroupHandle(handle, f"g{n}", "m") for n in range(at, min(at + CHUNK, count))]
         hw.store.run(together(grouping.read_now(group, 10, terms) for group in groups))
