@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headwater import Group, Headwater, InvalidInput, Queue, Stream
+from headwater.ick import single
 from headwater.log.dead_letters import list_dead
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.topic_groups import open_group
@@ -261,3 +262,41 @@ def test_dead_letters_of_a_queue_go_on_where_a_list_ended(
     assert numbers(found) == list(range(90))
     with pytest.raises(InvalidInput, match="no place"):
         client.store.run(list_queue_dead(handle, count, None, 3 * MB, b"nonsense"))
+
+
+# ── Dirty lists ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reserve_ends_at_as_many_bytes_and_goes_on_after_a_commit(
+    client: Headwater, name: str
+) -> None:
+    ick = client.ick(name)
+    ick.add({b"%02d" % n + bytes(MB): n for n in range(10)})
+    found: list[float] = []
+    while rows := ick.reserve(100, max_bytes=2 * MB):
+        assert len(rows) <= 2
+        found += [score for _, score in rows]
+        ick.commit(*(member for member, _ in rows))
+    assert found == list(range(10))
+    ick.add({b"%02d" % n + bytes(MB): n for n in range(10)})
+    sizes: list[int] = []
+    _, rows = client.store.run(
+        measured(single.exchange(single.IckHandle(name, True), 100, (), False), sizes)
+    )
+    assert [score for _, score in rows] == list(range(10)), "without a limit, all"
+    assert max(sizes) < 6 * MB, "in steps"
+    assert len(list(ick.scan())) == 10
+
+
+def test_a_reserve_of_a_channel_ends_at_as_many_bytes_and_goes_on_after_a_commit(
+    client: Headwater, name: str
+) -> None:
+    channel = client.ick_channel(name, 1)
+    channel.add({b"%02d" % n + bytes(MB): n for n in range(10)})
+    assert len(channel.reserve(100)) == 10, "without a limit, all"
+    found: list[float] = []
+    while batch := channel.reserve(100, max_bytes=2 * MB):
+        assert len(batch) <= 2
+        found += [row.score for row in batch]
+        assert channel.commit(batch) == len(batch)
+    assert sorted(found) == list(range(10))

@@ -105,3 +105,12 @@ def test_dead_letters_of_a_topic_end_at_4_mib(
     assert len(client.execute_command("TPDEAD", name, "g")) == MOST
     found = [n for rows in listed(client, "TPDEAD", name, "g") for n in numbers(rows, 3)]
     assert sorted(found) == list(range(12))
+
+
+def test_members_of_dirty_lists_end_at_4_mib(client: Any, name: str) -> None:
+    ask = client.execute_command
+    for number in range(10):
+        ask("ICKADD", name, number, b"%02d" % number + bytes(MB))
+        ask("CHADD", f"{name}.c", number, b"%02d" % number + bytes(MB))
+    assert len(ask("ICKRESERVE", name, 100)) == 2 * MOST
+    assert len(ask("CHRESERVE", f"{name}.c", "me", 100, "SHARDS", 1)[2]) <= MOST

@@ -136,3 +136,20 @@ def test_a_server_without_a_farm_says_how_to_give_it_one(stores: Stores) -> None
         for answer in (client.get("/v1/timelines/k"), client.post("/v1/timelines", {})):
             assert (answer.status, "--farm" in answer.body["detail"]) == (404, True)
         client.close()
+
+
+def test_a_page_of_large_members_ends_at_4_mib_and_the_next_goes_on_by_rank(
+    client: ApiClient, key: str, farm_urls: str
+) -> None:
+    size = 512 << 10
+    with Farm.open(farm_urls) as farm:
+        farm.insert([(key, n, f"{n:02}" + "z" * size) for n in range(40)])
+        farm.insert([(f"{key}-small", n, f"{n:04}") for n in range(1000)])
+    found: list[str] = []
+    path = f"/v1/timelines/{key}?limit=100&offset="
+    while records := client.get(f"{path}{len(found)}").body["records"]:
+        assert len(records) <= 8
+        found += [record["member"][:2] for record in records]
+    assert found == [f"{n:02}" for n in reversed(range(40))]
+    whole = client.get(f"/v1/timelines/{key}-small?limit=700&offset=200").body["records"]
+    assert [record["member"] for record in whole] == [f"{n:04}" for n in range(799, 99, -1)]

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+import sqlalchemy as sa
 
 import headwater
+from headwater.outbox import Consumer
+from headwater.serve.console.service import Console
 from tests.support.api import ApiClient, ApiServer, messages_of
+from tests.support.consumers import create_tables
 from tests.support.groups import FAR
 from tests.support.stores import Stores
 from tests.support.watch import let_pass
@@ -204,3 +211,83 @@ def test_dead_letters_of_a_topic_end_at_4_mib(
     path = f"/v1/topics/{name}/groups/g/dead?count=100"
     assert sorted(check_pages(client, path, "letters")) == list(range(12))
     assert client.get(f"{path}&from=1.2").status == 400
+
+
+# ── Dirty lists ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_members_of_dirty_lists_end_at_4_mib(
+    client: ApiClient, hw: headwater.Headwater, name: str
+) -> None:
+    members = {b"%02d" % n + b"z" * MB: float(n) for n in range(10)}
+    hw.ick(name).add(members)
+    listed = client.get(f"/v1/icks/{name}/members?count=100").body["members"]
+    assert len(listed) == MOST
+    scores: list[float] = []
+    while rows := client.post(f"/v1/icks/{name}/reserve", {"count": 100}).body["members"]:
+        assert len(rows) <= MOST
+        scores += [row["score"] for row in rows]
+        hw.ick(name).commit(*(row["member"] for row in rows))
+    assert scores == list(range(10))
+    hw.ick_channel(name, 1).add(members)
+    body = {"count": 100, "consumer": "me"}
+    batch = client.post(f"/v1/channels/{name}/reserve", body).body
+    assert len(batch["reserved"]) <= MOST
+
+
+# ── SQL consumers ────────────────────────────────────────────────────────────────────────────
+
+
+def test_dead_letters_of_a_consumer_end_at_4_mib(
+    hw: headwater.Headwater, stores: Stores, name: str, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+    engine = sa.create_engine(url)
+    create_tables(engine)
+
+    def fails(*_: Any) -> None:
+        raise ValueError("cannot handle it")
+
+    hw.stream(name).write_many(LARGE)
+    consumer = Consumer(name, name, engine, hw, fails, on_error="skip", attempts=1, backoff_ms=0)
+    while consumer.run_once():
+        pass
+    assert numbers_of(consumer.dead(max_bytes=2 * MB)) == [0, 1]
+    with ApiServer(stores.url("plain"), db=url) as api:
+        found = api.client().get(f"/v1/consumers/{name}/dead").body["letters"]
+    assert numbers(found) == [0, 1, 2, 3]
+    engine.dispose()
+
+
+def numbers_of(messages: Any) -> list[int]:
+    return [int(one.value[:2]) for one in messages]
+
+
+# ── The console ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_pages_of_the_console_show_large_values_by_their_beginning(
+    hw: headwater.Headwater, stores: Stores, name: str
+) -> None:
+    hw.stream(name).write_many(LARGE)
+    group = hw.stream(name).group("g", dead_letters=True)
+    group.read(100, ack_ms=FAR, expire_ms=1)
+    let_pass(hw, 1)
+    assert group.bury() == 12
+    hw.queue(name).push_many([value for _, value in LARGE])
+    with ApiServer(stores.url("plain"), front=Console) as api:
+        client = api.client()
+        stream = client.get(f"/console/streams/{name}").body
+        assert stream.count(b">1,048,578<") == 12, "each by its whole size"
+        assert len(stream) < MB
+        letters = client.get(f"/console/dead?place={quote('g:' + name + '/g')}").body
+        assert letters.count(b"1,044,482 more bytes") == 12
+        assert len(letters) < MB
+        tail = client.get(f"/console/streams/{name}/tail").body
+        assert tail.count(b"zzzz\xe2\x80\xa6") == 10
+        queue = client.get(f"/console/queues/{name}").body
+        assert queue.count(b"1,044,482 more bytes") == MOST
+        more = re.search(rb'href="[^"]*(\?state=[^"]*from[^"]*)"', queue)
+        assert more is not None
+        following = client.get(f"/console/queues/{name}{html.unescape(more[1].decode())}").body
+        assert following.count(b"1,044,482 more bytes") == MOST

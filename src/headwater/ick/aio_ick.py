@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.ick import channels, inspecting, layout, single
 from headwater.ick.layout import ChannelHandle
-from headwater.ick.limits import Member, Scores
+from headwater.ick.limits import Member, Scores, next_scan
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
 from headwater.inputs import Duration, deadline
@@ -32,19 +32,21 @@ class AsyncIck:
         """Mark members as dirty; returns how many were new, and how many scores fell."""
         return await self._run(single.add(self._handle, scores))
 
-    async def reserve(self, n: int, backwash: bool = False) -> list[tuple[Member, float]]:
+    async def reserve(
+        self, n: int, backwash: bool = False, *, max_bytes: int | None = None
+    ) -> list[tuple[Member, float]]:
         """Fill the consumer set up to ``n`` members, and return it; see Ick.reserve."""
-        return (await self._run(single.exchange(self._handle, n, (), backwash)))[1]
+        return (await self._run(single.exchange(self._handle, n, (), backwash, max_bytes)))[1]
 
     async def commit(self, *members: Member) -> int:
         """Mark members as clean; returns how many were in the consumer set."""
         return (await self._run(single.exchange(self._handle, 0, members, False)))[0]
 
     async def exchange(
-        self, n: int, *members: Member, backwash: bool = False
+        self, n: int, *members: Member, backwash: bool = False, max_bytes: int | None = None
     ) -> list[tuple[Member, float]]:
         """Commit members, then reserve, in one call; see Ick.exchange."""
-        return (await self._run(single.exchange(self._handle, n, members, backwash)))[1]
+        return (await self._run(single.exchange(self._handle, n, members, backwash, max_bytes)))[1]
 
     async def stats(self) -> dict[str, Any] | None:
         """Return how large the sets are and between which scores; None without an Ick."""
@@ -53,9 +55,12 @@ class AsyncIck:
     async def scan(self) -> AsyncIterator[Listed]:
         """Yield all members, in no order, without changing anything; see Ick.scan."""
         for place in single.PLACES:
-            cursor = ""
+            cursor, count = "", next_scan()
             while cursor != "0":
-                page, cursor = await self._run(single.scan_page(self._handle, place, cursor or "0"))
+                page, cursor = await self._run(
+                    single.scan_page(self._handle, place, cursor or "0", count)
+                )
+                count = next_scan(page)
                 for found in page:
                     yield found
 
@@ -80,9 +85,9 @@ class AsyncIckChannel:
         """Mark members as dirty, from a time on if one is given; see IckChannel.add."""
         return await self._run(channels.add(self._handle, scores, not_before))
 
-    async def reserve(self, n: int) -> Batch:
+    async def reserve(self, n: int, *, max_bytes: int | None = None) -> Batch:
         """Lease a shard that has members, and reserve up to ``n`` of them."""
-        return await self._run(channels.reserve(self._handle, n))
+        return await self._run(channels.reserve(self._handle, n, max_bytes))
 
     async def commit(self, batch: Batch, *members: Member) -> int:
         """Mark members of a batch, or all of it, as clean; returns how many."""
@@ -110,11 +115,12 @@ class AsyncIckChannel:
     async def scan(self, shard: int | None = None) -> AsyncIterator[Listed]:
         """Yield all members, or those of a shard, in no order; see IckChannel.scan."""
         for epoch, number, place in await self._run(channels.parts(self._handle, shard)):
-            cursor = ""
+            cursor, count = "", next_scan()
             while cursor != "0":
                 page, cursor = await self._run(
-                    channels.scan_page(self._handle, epoch, number, place, cursor or "0")
+                    channels.scan_page(self._handle, epoch, number, place, cursor or "0", count)
                 )
+                count = next_scan(page)
                 for found in page:
                     yield found
 

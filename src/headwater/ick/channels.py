@@ -21,6 +21,7 @@ from headwater.ick.limits import (
     check_reserve,
     decode,
     encode,
+    first_members,
     spell_pairs,
     steps_of,
 )
@@ -40,6 +41,7 @@ from headwater.ick.types import (
     Reserved,
 )
 from headwater.inputs import LEASE, Duration, check_ms, to_ms
+from headwater.sizes import check_max_bytes
 from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 
@@ -86,9 +88,13 @@ def _spread(words: list[Argument], shards: int) -> dict[int, list[Argument]]:
     return places
 
 
-def reserve(handle: ChannelHandle, n: int) -> Operation[Batch]:
-    """Lease a shard that has members, another one each time, and reserve up to ``n`` of them."""
+def reserve(handle: ChannelHandle, n: int, max_bytes: int | None = None) -> Operation[Batch]:
+    """Lease a shard that has members, another one each time, and reserve up to ``n`` of them.
+
+    With ``max_bytes``, no more is returned once the members have as many; the rest is reserved.
+    """
     check_reserve(n)
+    check_max_bytes(max_bytes)
     patience = Patience(handle)
     view = yield from handle.open()
     while n:
@@ -99,7 +105,7 @@ def reserve(handle: ChannelHandle, n: int) -> Operation[Batch]:
             if layout.leases:
                 break
         try:
-            batch = yield from _reserve_in_turn(handle, view, n)
+            batch = yield from _reserve_in_turn(handle, view, n, max_bytes)
         except Closed:
             view = yield from patience.again()
             continue
@@ -109,7 +115,9 @@ def reserve(handle: ChannelHandle, n: int) -> Operation[Batch]:
     return Batch(handle.name)
 
 
-def _reserve_in_turn(handle: ChannelHandle, view: SeenLayout, n: int) -> Operation[Batch | None]:
+def _reserve_in_turn(
+    handle: ChannelHandle, view: SeenLayout, n: int, max_bytes: int | None
+) -> Operation[Batch | None]:
     first = (handle.turn + 1) % view.shards
     args = (handle.consumer, handle.lease_ms, n)
     for shard in (*range(first, view.shards), *range(first)):
@@ -124,7 +132,9 @@ def _reserve_in_turn(handle: ChannelHandle, view: SeenLayout, n: int) -> Operati
             handle.turn = shard
             reserved = _reserved_of(reply.rows, reply.generations)
             if to_do:
-                reserved = yield from _read_reserved(handle, view.epoch, shard, reply.token, n)
+                place = (view.epoch, shard, reply.token)
+                reserved = yield from _read_reserved(handle, *place, n, max_bytes)
+            reserved = first_members(reserved, _size_of, max_bytes)
             return Batch(
                 handle.name, view.epoch, shard, reply.token, reply.until_ms, tuple(reserved)
             )
@@ -137,7 +147,7 @@ def _reserved_of(rows: Reply, generations: Reply) -> list[Reserved]:
 
 
 def _read_reserved(
-    handle: ChannelHandle, epoch: int, shard: int, token: int, n: int
+    handle: ChannelHandle, epoch: int, shard: int, token: int, n: int, max_bytes: int | None
 ) -> Operation[list[Reserved]]:
     """Read reserved members that do not fit one reply; the lease keeps them from changing."""
     reserved: list[Reserved] = []
@@ -152,7 +162,13 @@ def _read_reserved(
         if not rows:
             break
         reserved += _reserved_of(rows, generations)
+        if max_bytes and sum(map(_size_of, reserved)) >= max_bytes:
+            break
     return reserved
+
+
+def _size_of(row: Reserved) -> int:
+    return len(row.member)
 
 
 def _members_held(_: Call, reply: Reply) -> int:
@@ -239,10 +255,15 @@ def _lease_lost(handle: ChannelHandle, shard: int, token: int, refusal: Refusal)
 
 
 def scan_page(
-    handle: ChannelHandle, epoch: int, shard: int, place: Place, cursor: str
+    handle: ChannelHandle,
+    epoch: int,
+    shard: int,
+    place: Place,
+    cursor: str,
+    count: int = SCAN_MEMBERS,
 ) -> Operation[tuple[list[Listed], str]]:
     """Read a page of one shard, and the cursor of the next, which is '0' at the end."""
-    args = (_SETS[place], cursor, SCAN_MEMBERS)
+    args = (_SETS[place], cursor, count)
     key = handle.shard_key(epoch, shard)
     call = Call("hw_channel_scan", key, args, read_only=True, messages=members_scanned)
     reply = ScanReply(*(yield call))

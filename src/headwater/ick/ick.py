@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.ick import channels, inspecting, layout, single
 from headwater.ick.layout import ChannelHandle
-from headwater.ick.limits import Member, Scores
+from headwater.ick.limits import Member, Scores, next_scan
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
 from headwater.inputs import Duration, deadline
@@ -41,27 +41,30 @@ class Ick:
         """
         return self._run(single.add(self._handle, scores))
 
-    def reserve(self, n: int, backwash: bool = False) -> list[tuple[Member, float]]:
+    def reserve(
+        self, n: int, backwash: bool = False, *, max_bytes: int | None = None
+    ) -> list[tuple[Member, float]]:
         """Fill the consumer set up to ``n`` from the lowest of the producer set, and return it.
 
         Those are the n lowest, ties by member; each reserve returns them again until they are
         committed. With ``backwash`` the consumer set is first folded back, so that they are the
-        lowest of all.
+        lowest of all. Once they have ``max_bytes`` no more are returned; the others are reserved,
+        and are returned when these are committed.
         """
-        return self._run(single.exchange(self._handle, n, (), backwash))[1]
+        return self._run(single.exchange(self._handle, n, (), backwash, max_bytes))[1]
 
     def commit(self, *members: Member) -> int:
         """Mark members as clean: remove them from the consumer set; returns how many were in it."""
         return self._run(single.exchange(self._handle, 0, members, False))[0]
 
     def exchange(
-        self, n: int, *members: Member, backwash: bool = False
+        self, n: int, *members: Member, backwash: bool = False, max_bytes: int | None = None
     ) -> list[tuple[Member, float]]:
         """Commit members, then reserve, in one call.
 
         Raises OutcomeUnknown when the connection broke in between; then reserve again.
         """
-        return self._run(single.exchange(self._handle, n, members, backwash))[1]
+        return self._run(single.exchange(self._handle, n, members, backwash, max_bytes))[1]
 
     def stats(self) -> dict[str, Any] | None:
         """Return how large the sets are and between which scores; None without an Ick. O(1)."""
@@ -73,9 +76,12 @@ class Ick:
         What stays where it is comes at least once; what moves meanwhile may come twice or not.
         """
         for place in single.PLACES:
-            cursor = ""
+            cursor, count = "", next_scan()
             while cursor != "0":
-                page, cursor = self._run(single.scan_page(self._handle, place, cursor or "0"))
+                page, cursor = self._run(
+                    single.scan_page(self._handle, place, cursor or "0", count)
+                )
+                count = next_scan(page)
                 yield from page
 
     def delete(self) -> int:
@@ -109,15 +115,16 @@ class IckChannel:
         """
         return self._run(channels.add(self._handle, scores, not_before))
 
-    def reserve(self, n: int) -> Batch:
+    def reserve(self, n: int, *, max_bytes: int | None = None) -> Batch:
         """Lease a shard that has members, and reserve up to ``n`` of them.
 
         This consumer gets them again, in turn, until they are committed or released; when the lease
         runs out they go to another consumer. The lowest scores come first, but one place in eight
-        goes to the member that has waited longest. Falsy when there is nothing. One round trip for
-        each shard that is looked at.
+        goes to the member that has waited longest. Falsy when there is nothing. Once they have
+        ``max_bytes`` no more are returned; this consumer gets the others when these are committed.
+        One round trip for each shard that is looked at.
         """
-        return self._run(channels.reserve(self._handle, n))
+        return self._run(channels.reserve(self._handle, n, max_bytes))
 
     def commit(self, batch: Batch, *members: Member) -> int:
         """Mark members of a batch, or all of it, as clean; returns how many.
@@ -159,11 +166,12 @@ class IckChannel:
         What stays where it is comes at least once; what moves meanwhile may come twice or not.
         """
         for epoch, number, place in self._run(channels.parts(self._handle, shard)):
-            cursor = ""
+            cursor, count = "", next_scan()
             while cursor != "0":
                 page, cursor = self._run(
-                    channels.scan_page(self._handle, epoch, number, place, cursor or "0")
+                    channels.scan_page(self._handle, epoch, number, place, cursor or "0", count)
                 )
+                count = next_scan(page)
                 yield from page
 
     def reshard(self, shards: int) -> Layout:

@@ -7,7 +7,7 @@ UTF-8, and else bytes, so that every result can be passed in again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from headwater import inputs
@@ -16,6 +16,7 @@ from headwater.inputs import check_int
 from headwater.store.call import Argument
 
 _Word = TypeVar("_Word")
+_Row = TypeVar("_Row")
 
 Member: TypeAlias = "str | bytes"
 Scores: TypeAlias = "Mapping[str, float] | Mapping[bytes, float] | Mapping[Member, float]"
@@ -34,6 +35,32 @@ MOVE_MEMBERS: Final = 250
 
 # What goes along with each member: its score, and how long both are.
 _BESIDES: Final = 40
+
+
+# A scan begins with so many, as members may be large, and then takes as many as have this size.
+_FIRST_SCANNED: Final = 50
+_SCANNED_BYTES: Final = 1024 * 1024
+
+
+def next_scan(found: Sequence[tuple[Member, *tuple[object, ...]]] | None = None) -> int:
+    """Return about how many members the next page of a scan has, by those of the page before."""
+    if not found:
+        return _FIRST_SCANNED if found is None else SCAN_MEMBERS
+    each = max(1, sum(len(member) for member, *_ in found) // len(found))
+    return max(1, min(SCAN_MEMBERS, _SCANNED_BYTES // each))
+
+
+def first_members(
+    found: list[_Row], size_of: Callable[[_Row], int], max_bytes: int | None
+) -> list[_Row]:
+    """Return the first of some members, up to the one with which they have ``max_bytes``."""
+    if max_bytes is None:
+        return found
+    for place, row in enumerate(found, 1):
+        max_bytes -= size_of(row)
+        if max_bytes <= 0:
+            return found[:place]
+    return found
 
 
 def check_reserve(count: int) -> int:

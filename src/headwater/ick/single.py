@@ -13,6 +13,7 @@ from headwater.ick.limits import (
     Member,
     Scores,
     check_reserve,
+    first_members,
     spell_members,
     spell_pairs,
     steps_of,
@@ -26,6 +27,7 @@ from headwater.ick.replies import (
     pairs_of,
 )
 from headwater.ick.types import Added, Listed, Place
+from headwater.sizes import check_max_bytes
 from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 
@@ -77,10 +79,18 @@ def add(ick: IckHandle, scores: Scores) -> Operation[Added]:
 
 
 def exchange(
-    ick: IckHandle, n: int, members: Iterable[Member], backwash: bool
+    ick: IckHandle,
+    n: int,
+    members: Iterable[Member],
+    backwash: bool,
+    max_bytes: int | None = None,
 ) -> Operation[tuple[int, list[tuple[Member, float]]]]:
-    """Commit, then reserve; return how many were committed, and what is reserved."""
+    """Commit, then reserve; return how many were committed, and what is reserved.
+
+    With ``max_bytes``, no more is returned once the members have as many; the rest is reserved.
+    """
     check_reserve(n)
+    check_max_bytes(max_bytes)
     *before, done = steps_of(spell_members(members), 1) or [[]]
     committed = 0
     for part in before:
@@ -90,9 +100,15 @@ def exchange(
     args = (n, "1" if backwash else "0", *done)
     reply = yield from _exchange(ick, args, repeatable=not (n and done))
     committed += reply.committed
-    if not reply.more:
-        return committed, pairs_of(reply.rows)
-    return committed, (yield from _reserve_in_steps(ick, n, backwash))
+    if reply.more:
+        found = yield from _reserve_in_steps(ick, n, backwash, max_bytes)
+    else:
+        found = pairs_of(reply.rows)
+    return committed, first_members(found, _size_of, max_bytes)
+
+
+def _size_of(pair: tuple[Member, float]) -> int:
+    return len(pair[0])
 
 
 def _exchange(
@@ -105,7 +121,7 @@ def _exchange(
 
 
 def _reserve_in_steps(
-    ick: IckHandle, n: int, backwash: bool
+    ick: IckHandle, n: int, backwash: bool, max_bytes: int | None
 ) -> Operation[list[tuple[Member, float]]]:
     """Reserve more members than one call does. Only its one consumer changes the consumer set."""
     for most in ([""] if backwash else []) + ([n] if n else []):
@@ -116,7 +132,7 @@ def _reserve_in_steps(
         args = (len(found), min(n - len(found), STEP_MEMBERS))
         rows = yield from ick.call("hw_ick_page", args, read_only=True, members=_members_on_page)
         found += pairs_of(rows)
-        if not rows:
+        if not rows or (max_bytes and sum(map(_size_of, found)) >= max_bytes):
             break
     return found
 
@@ -154,9 +170,11 @@ def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:
     }
 
 
-def scan_page(ick: IckHandle, place: Place, cursor: str) -> Operation[tuple[list[Listed], str]]:
+def scan_page(
+    ick: IckHandle, place: Place, cursor: str, count: int = SCAN_MEMBERS
+) -> Operation[tuple[list[Listed], str]]:
     """Read a page of one set, and the cursor of the next, which is '0' at the end."""
-    args = (place, cursor, SCAN_MEMBERS)
+    args = (place, cursor, count)
     found = yield from ick.call("hw_ick_scan", args, read_only=True, members=members_scanned)
     reply = ScanReply(*found)
     return [Listed(*pair, place) for pair in pairs_of(reply.rows)], reply.cursor.decode()

@@ -122,9 +122,9 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
         """Set where to continue, whatever it was; returns the offset."""
         return await self._do(self._seek(position, stream))
 
-    async def dead(self, count: int = 100) -> list[ConsumerLetter]:
+    async def dead(self, count: int = 100, *, max_bytes: int | None = None) -> list[ConsumerLetter]:
         """Return the oldest dead letters of all its streams, with their causes; they stay there."""
-        return await self._do(self._dead(count))
+        return await self._do(self._dead(count, max_bytes))
 
     async def redrive(self) -> ConsumerRedriven:
         """Handle the dead letters that there are now again, in order, each exactly once."""

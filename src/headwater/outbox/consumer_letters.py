@@ -21,6 +21,7 @@ from headwater.log.handles import StreamHandle
 from headwater.log.reading import newest_sequence, read_from
 from headwater.log.types import HeadedMessage, Message
 from headwater.log.writing import append
+from headwater.sizes import first_of
 from headwater.store.call import Operation
 
 ORIGIN: Final = "hw.dead-offset"
@@ -163,12 +164,15 @@ class ConsumerLetters:
                 pass
         return (yield from append(self._handle, letter, None, None, None)).start
 
-    def dead(self, count: int) -> Operation[list[ConsumerLetter]]:
-        """Return the oldest ``count`` letters; they stay where they are."""
+    def dead(self, count: int, max_bytes: int | None = None) -> Operation[list[ConsumerLetter]]:
+        """Return the oldest ``count`` letters; they stay where they are.
+
+        There are no more once they have ``max_bytes``.
+        """
         # A handle of its own: whether letters were lost is no matter of who looks at them.
         handle = StreamHandle(self.name, self._registered)
-        passage = yield from read_from(handle, 1, count, None)
-        return [self._opened(letter) for letter in passage.messages]
+        passage = yield from read_from(handle, 1, count, None, max_bytes=max_bytes)
+        return [self._opened(letter) for letter in first_of(passage.messages, max_bytes)]
 
     def _opened(self, letter: Message) -> ConsumerLetter:
         known, own = dict(letter.headers), _own_headers(letter)
@@ -249,6 +253,8 @@ def _explained(given_up: GivenUp, noted: int | None) -> Headers:
     return Headers.stored(stored)
 
 
-def oldest(letters: Iterable[ConsumerLetter], count: int) -> list[ConsumerLetter]:
+def oldest(
+    letters: Iterable[ConsumerLetter], count: int, max_bytes: int | None
+) -> list[ConsumerLetter]:
     """Return the oldest letters of several streams, in the order in which they were buried."""
-    return sorted(letters, key=lambda letter: letter.buried_ms)[:count]
+    return first_of(sorted(letters, key=lambda letter: letter.buried_ms)[:count], max_bytes)

@@ -169,9 +169,12 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         """
         return self._do(self._seek(position, stream))
 
-    def dead(self, count: int = 100) -> list[ConsumerLetter]:
-        """Return the oldest dead letters of all its streams, with their causes; they stay there."""
-        return self._do(self._dead(count))
+    def dead(self, count: int = 100, *, max_bytes: int | None = None) -> list[ConsumerLetter]:
+        """Return the oldest dead letters of all its streams, with their causes; they stay there.
+
+        There are no more once they have ``max_bytes``.
+        """
+        return self._do(self._dead(count, max_bytes))
 
     def redrive(self) -> ConsumerRedriven:
         """Handle the dead letters that there are now again, in order, each exactly once.

@@ -30,6 +30,7 @@ from headwater.outbox.plan import (
 from headwater.outbox.redriving import redrive
 from headwater.outbox.requests import Work
 from headwater.outbox.topic_consuming import TopicTurn
+from headwater.sizes import check_max_bytes
 from headwater.store.presence import ReportedPart
 
 H = TypeVar("H")
@@ -88,12 +89,13 @@ class ConsumerShell(Generic[H, R]):
             return (yield from turn.seek({int(place): position}))[int(place)]
         return (yield from turn.seek(position))
 
-    def _dead(self, count: int) -> Work[list[ConsumerLetter]]:
-        """Return the oldest dead letters of all streams."""
+    def _dead(self, count: int, max_bytes: int | None) -> Work[list[ConsumerLetter]]:
+        """Return the oldest dead letters of all streams, no more once they have ``max_bytes``."""
+        check_max_bytes(max_bytes)
         found: list[ConsumerLetter] = []
         for turn in self._turns.values():
-            found += yield from turn.dead(count)
-        return oldest(found, count)
+            found = oldest(found + (yield from turn.dead(count, max_bytes)), count, max_bytes)
+        return found
 
     def _redrive(self) -> Work[ConsumerRedriven]:
         """Handle the dead letters of all streams again."""

@@ -149,9 +149,9 @@ class Turn:
         """Remove the consumer; returns whether it existed."""
         return (yield from self.position.remove())
 
-    def dead(self, count: int) -> Work[list[ConsumerLetter]]:
-        """Return the oldest dead letters."""
-        letters: list[ConsumerLetter] = yield Ask(self._burial.letters.dead(count))
+    def dead(self, count: int, max_bytes: int | None) -> Work[list[ConsumerLetter]]:
+        """Return the oldest dead letters, no more once they have ``max_bytes``."""
+        letters: list[ConsumerLetter] = yield Ask(self._burial.letters.dead(count, max_bytes))
         return letters
 
     def _advance(self, block_ms: float | None) -> Work[int | None]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import reduce
-from itertools import chain
 from operator import add
 from typing import TypeVar
 
@@ -95,10 +94,16 @@ class TopicTurn:
         found = yield from self._each(Turn.positions)
         return {name: at for positions in found for name, at in positions.items()}
 
-    def dead(self, count: int) -> Work[list[ConsumerLetter]]:
+    def dead(self, count: int, max_bytes: int | None) -> Work[list[ConsumerLetter]]:
         """Return the oldest dead letters, of all partitions."""
-        found = yield from self._each(lambda turn: turn.dead(count))
-        return oldest(chain.from_iterable(found), count)
+        found: list[ConsumerLetter] = []
+
+        def keep_oldest(turn: Turn) -> Work[None]:
+            nonlocal found
+            found = oldest(found + (yield from turn.dead(count, max_bytes)), count, max_bytes)
+
+        yield from self._each(keep_oldest)
+        return found
 
     def redrive(self) -> Work[ConsumerRedriven]:
         """Handle the dead letters of all partitions again."""

@@ -9,7 +9,7 @@
   Reply  { token, until, { member, score, ... }, { generation, ... }, ms until the time of the next
            member, or -1, what is left to do }. The token is 0 when there is nothing, or when another
          consumer holds the shard, until the given ms. Left to do: 0 nothing; 1 call again to reserve the
-         rest; 2 all are reserved, more than 500, and hw_channel_held returns them
+         rest; 2 all are reserved, more than 500 or than 4 MiB, and hw_channel_held returns them
          error HW_CLOSED
   Cost   O(count · log size)
 ]]
@@ -93,6 +93,7 @@ local function reserve_members(S, shard, now, consumer, lease_ms, count)
   if not all then return { shard.token, till, {}, {}, due_ms, 1 } end
   if math.min(count, size) > CHANNEL_ROWS then return { shard.token, till, {}, {}, due_ms, 2 } end
   local rows = redis.call('ZRANGE', S .. ':held', 0, count - 1, 'WITHSCORES')
+  if ick_too_large(rows) then return { shard.token, till, {}, {}, due_ms, 2 } end
   return { shard.token, till, rows, made_of(S, rows, 1), due_ms, 0 }
 end
 
@@ -114,7 +115,7 @@ redis.register_function{
   hw_channel_held: get some of the reserved members, by score and then by member. Changes nothing.
   KEYS   1 the shard
   ARGV   1 token of the lease   2 rank to begin at   3 how many, 500 at most
-  Reply  { { member, score, ... }, { generation, ... } }
+  Reply  { { member, score, ... }, { generation, ... } }; fewer once they have 4 MiB
          error HW_LEASE <token> <holder> when another token is in force
 ]]
 redis.register_function{
@@ -123,8 +124,7 @@ redis.register_function{
     local token, first, count = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
     local shard, fault = check_token(keys[1], token)
     if not shard then return fault or { {}, {} } end
-    local last = first + math.min(count, CHANNEL_ROWS) - 1
-    local rows = redis.call('ZRANGE', keys[1] .. ':held', first, last, 'WITHSCORES')
+    local rows = ick_page(keys[1] .. ':held', first, math.min(count, CHANNEL_ROWS))
     return { rows, made_of(keys[1], rows, 1) }
   end,
   flags = { 'no-writes' },

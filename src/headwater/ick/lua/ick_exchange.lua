@@ -2,7 +2,7 @@
   hw_ick_exchange: commit, then reserve. Without members it is a plain reserve, and with size 0 a plain
   commit. A backwash between the two moves the whole consumer set back into the producer set, so that the
   reserved members are the lowest of all.
-  A call commits at most 1000 members, reserves 1000 and moves 1000 back. For more, use several calls:
+  A call commits at most 1000 members, reserves 1000 or 4 MiB and moves 1000 back. For more, use several calls:
   commit by calls that reserve nothing; move back and fill by hw_ick_fold; read reserved members by
   hw_ick_page.
   KEYS   1 the Ick   2 its pset   3 its cset
@@ -28,7 +28,9 @@ redis.register_function{
     if most == 0 then return { committed, {}, 0 } end
     local more, known = ick_fold(keys[2], keys[3], most, ICK_ROWS)
     if more or most > ICK_ROWS then return { committed, {}, 1 } end
-    return { committed, known or redis.call('ZRANGE', keys[3], 0, most - 1, 'WITHSCORES'), 0 }
+    local rows = known or redis.call('ZRANGE', keys[3], 0, most - 1, 'WITHSCORES')
+    if ick_too_large(rows) then return { committed, {}, 1 } end
+    return { committed, rows, 0 }
   end,
   flags = { 'allow-oom' },
 }
@@ -61,7 +63,7 @@ redis.register_function{
   hw_ick_page: get some of the reserved members, by score and then by member. Changes nothing.
   KEYS   1 the Ick   2 its pset   3 its cset
   ARGV   1 rank to begin at   2 how many, 1000 at most
-  Reply  { member, score, member, score, ... }
+  Reply  { member, score, member, score, ... }; fewer once they have 4 MiB
          error HW_ICK <part> <found>
 ]]
 redis.register_function{
@@ -70,7 +72,7 @@ redis.register_function{
     local first, count = tonumber(args[1]), tonumber(args[2])
     local _, fault = ick_look(keys)
     if fault then return fault end
-    return redis.call('ZRANGE', keys[3], first, first + math.min(count, ICK_ROWS) - 1, 'WITHSCORES')
+    return ick_page(keys[3], first, math.min(count, ICK_ROWS))
   end,
   flags = { 'no-writes' },
 }

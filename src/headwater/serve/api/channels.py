@@ -24,6 +24,7 @@ from headwater.serve.api.icks import (
 )
 from headwater.serve.api.routes import Route
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 from headwater.views.icks import (
     BatchView,
     ChannelAddedView,
@@ -101,7 +102,10 @@ async def get_channel(call: ApiCall) -> ChannelShardsView:
 
 
 async def list_channel_members(call: ApiCall) -> ListedMembersView:
-    """Show members of a channel, where they are and in which shard, in no particular order."""
+    """Show members of a channel, where they are and in which shard, in no particular order.
+
+    There are no more once they have 4 MiB.
+    """
     if await call.hw.ick_channel(call.name).stats() is None:
         raise UnknownIck(call.name)
     return await listed(call.hw.ick_channel(call.name).scan(), call.query.count)
@@ -140,12 +144,16 @@ def _batch(call: ApiCall) -> Batch:
 
 
 async def reserve_of_channel(call: ApiCall) -> BatchView:
-    """Reserve members of a shard that no other consumer holds, for ack_ms."""
+    """Reserve members of a shard that no other consumer holds, for ack_ms.
+
+    No more are shown once they have 4 MiB: the next reserve shows the others when these are
+    committed.
+    """
     body = call.body
     channel = call.hw.ick_channel(
         call.name, body.shards, consumer=body.consumer, ack_ms=body.ack_ms
     )
-    return BatchView.of(await channel.reserve(body.count))
+    return BatchView.of(await channel.reserve(body.count, max_bytes=LIST_BYTES))
 
 
 async def renew_of_channel(call: ApiCall) -> RenewedView:

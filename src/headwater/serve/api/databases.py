@@ -14,6 +14,7 @@ from headwater.metrics.exposition import Page
 from headwater.metrics.objects import add_outbox
 from headwater.metrics.recorder import OutboxBacklog
 from headwater.serve.tokens import Grant, Scope
+from headwater.sizes import LIST_BYTES
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -71,8 +72,13 @@ class ServedDatabase:
         return await asyncio.to_thread(self._change, name, stream, change)
 
     async def letters_of(self, name: str, count: int, grant: Grant) -> list[ConsumerLetter]:
-        """Return the oldest dead letters of a consumer; a grant must allow to read their stream."""
-        letters = await self.change_consumer(name, None, lambda consumer, _: consumer.dead(count))
+        """Return the oldest dead letters of a consumer; a grant must allow to read their stream.
+
+        There are no more once they have 4 MiB.
+        """
+        letters = await self.change_consumer(
+            name, None, lambda consumer, _: consumer.dead(count, max_bytes=LIST_BYTES)
+        )
         return [letter for letter in letters if grant.allows(Scope.READ, letter.stream)]
 
     def _change(

@@ -14,6 +14,7 @@ from headwater.ick.types import Listed
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Route
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 from headwater.text_or_base64 import Encoding, from_text
 from headwater.views.icks import (
     IckAddedView,
@@ -115,23 +116,27 @@ async def get_ick(call: ApiCall) -> msgspec.Struct:
 
 
 async def list_ick_members(call: ApiCall) -> ListedMembersView:
-    """Show members of an Ick, their scores and the set they are in, in no particular order."""
+    """Show members of an Ick, their scores and the set they are in, in no particular order.
+
+    There are no more once they have 4 MiB.
+    """
     if await call.hw.ick(call.name).stats() is None:
         raise UnknownIck(call.name)
     return await listed(call.hw.ick(call.name).scan(), call.query.count)
 
 
 async def listed(found: AsyncIterator[Listed], count: int) -> ListedMembersView:
-    """Return the view of the first members of a scan."""
+    """Return the view of the first members of a scan, up to 4 MiB of them."""
     async with aclosing(_first(found, count)) as some:
         return ListedMembersView(members=[ListedView.of(one) async for one in some])
 
 
 async def _first(found: AsyncIterator[Listed], count: int) -> AsyncGenerator[Listed]:
+    room = LIST_BYTES
     async for one in found:
         yield one
-        count -= 1
-        if not count:
+        count, room = count - 1, room - len(one.member)
+        if not count or room <= 0:
             return
 
 
@@ -142,8 +147,13 @@ async def add_to_ick(call: ApiCall) -> msgspec.Struct:
 
 
 async def reserve_of_ick(call: ApiCall) -> ReservedMembersView:
-    """Reserve members by score; they stay reserved until they are committed."""
-    found = await call.hw.ick(call.name).reserve(call.body.count, call.body.backwash)
+    """Reserve members by score; they stay reserved until they are committed.
+
+    No more are shown once they have 4 MiB: the next reserve shows the others when these are
+    committed.
+    """
+    ick, body = call.hw.ick(call.name), call.body
+    found = await ick.reserve(body.count, body.backwash, max_bytes=LIST_BYTES)
     return ReservedMembersView(key=call.name, members=[ScoredView.of(*one) for one in found])
 
 
@@ -154,10 +164,11 @@ async def commit_of_ick(call: ApiCall) -> IckCommittedView:
 
 
 async def exchange_of_ick(call: ApiCall) -> ReservedMembersView:
-    """Commit members and reserve others, in one call."""
+    """Commit members and reserve others, in one call; no more are shown once they have 4 MiB."""
     body = call.body
     members = map(member_of, body.members)
-    found = await call.hw.ick(call.name).exchange(body.count, *members, backwash=body.backwash)
+    ick = call.hw.ick(call.name)
+    found = await ick.exchange(body.count, *members, backwash=body.backwash, max_bytes=LIST_BYTES)
     return ReservedMembersView(key=call.name, members=[ScoredView.of(*one) for one in found])
 
 

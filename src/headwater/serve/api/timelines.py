@@ -5,7 +5,7 @@ Roshi's own server, with its paths and its JSON, is `headwater timeline serve`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -14,6 +14,7 @@ from headwater.errors import InvalidInput
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
+from headwater.serve.timeline_pages import timeline_part
 from headwater.serve.tokens import Scope
 from headwater.text_or_base64 import Encoding, from_text
 from headwater.timeline.records import InstanceStatus
@@ -143,19 +144,19 @@ def _tuples(records: list[RecordBody]) -> list[Tuple]:
 
 
 async def select_timeline(call: ApiCall) -> TimelineView:
-    """Show records of a timeline, the newest first, each with its cursor."""
+    """Show records of a timeline, the newest first, each with its cursor.
+
+    There are no more once their members have 4 MiB; the next request goes on by offset, or starts
+    at the last cursor.
+    """
     farm, query = _farm(call), call.query
     ranged = query.start is not None or query.stop is not None
     if ranged and query.offset:
         raise InvalidInput("offset goes with neither start nor stop; leave it out")
-    found: Any
-    if ranged:
-        found = await farm.select_range([call.name], query.start, query.stop, query.limit)
-    else:
-        found = await farm.select([call.name], query.offset, query.limit)
+    found = await timeline_part(farm, call.name, query.offset, query.limit, query.start, query.stop)
     return TimelineView(
         key=call.name,
-        records=[RecordView.of(record) for record in found[call.name]],
+        records=[RecordView.of(record) for record in found.records],
         failures=[str(error) for error in found.failures],
     )
 

@@ -16,8 +16,10 @@ from headwater.queue.handles import QueueHandle
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import group_link, queue_link
 from headwater.serve.console.positions import moment_of
+from headwater.serve.console.values import cut
 from headwater.serve.jobs.letter_sweep import LetterHolder, LetterSweep, SweepPlace
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES, bytes_of
 
 
 class Place(NamedTuple):
@@ -111,6 +113,9 @@ def _ms(call: PageCall, name: str) -> int | None:
 
 
 _PAGE: Final = 1000
+# A page looks at many letters and shows few: of a larger value it keeps the beginning.
+_KEPT_BYTES: Final = 16 * 1024
+_LOOKED_BYTES: Final = 64 << 20
 
 
 async def look_for(
@@ -188,6 +193,7 @@ class _SeenInPlace(NamedTuple):
 async def _look_at_one(
     call: PageCall, place: Place, matching: LetterFilter, budget: int, begin: str
 ) -> _SeenInPlace:
+    """Look at letters of a place, page by page, up to so many of them, or 64 MiB."""
     letters: list[Letter] = []
     if place.group and begin and not begin.isdecimal():
         raise InvalidInput(f"{begin!r} is no place to go on from; use a link of the console")
@@ -195,14 +201,16 @@ async def _look_at_one(
     run = call.hw.store.run
     group = GroupHandle(StreamHandle(place.name, set()), place.group or "-", "console")
     queue = QueueHandle(place.name, set(), "console")
-    while looked < budget:
+    room = _LOOKED_BYTES
+    while looked < budget and room > 0:
         count = min(budget - looked, _PAGE)
         if place.group:
             try:
-                page = await run(dead_letters.dead_page(group, at, count))
+                page = await run(dead_letters.dead_page(group, at, count, LIST_BYTES))
             except UnknownGroup:
                 return _SeenInPlace(letters, looked, "")
             looked, at = looked + len(page.letters), page.place
+            room -= bytes_of(page.letters)
             letters += [
                 Letter(
                     place,
@@ -211,7 +219,7 @@ async def _look_at_one(
                     str(one.origin),
                     one.attempts,
                     one.cause,
-                    one.value,
+                    cut(one.value, _KEPT_BYTES),
                 )
                 for one in dead_letters.fitting(page.letters, matching)
             ]
@@ -220,8 +228,12 @@ async def _look_at_one(
         else:
             found = await run(queue_letters.dead_page(queue, after, count))
             looked, after = looked + len(found.letters), found.place
+            room -= bytes_of(found.letters)
             letters += [
-                Letter(place, one.buried_ms or 0, "", one.id, one.attempt, one.cause, one.value)
+                Letter(
+                    *(place, one.buried_ms or 0, "", one.id, one.attempt, one.cause),
+                    cut(one.value, _KEPT_BYTES),
+                )
                 for one in queue_letters.fitting(found.letters, matching)
             ]
             if not after:

@@ -19,6 +19,8 @@ _SHOWN_BYTES: Final = 4096
 _SHOWN_JSON: Final = 4 * _SHOWN_BYTES
 # A list of messages shows fifty values: larger ones are not indented.
 _INDENTED_BYTES: Final = 1_000_000
+# Larger values are neither indented nor opened as Arrow: pages keep only the beginning of them.
+_KEPT_BYTES: Final = 1 << 20
 _LINE: Final = 120
 # No text has these, unlike tabs and ends of lines.
 _BINARY: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -27,6 +29,24 @@ _UNSEEN: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     r"\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
+
+
+class CutValue(bytes):
+    """The beginning of a value that is not kept whole; its length is that of the value."""
+
+    size = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def cut(value: bytes, most: int = _KEPT_BYTES) -> bytes:
+    """Return as much of a value as pages show, if it has more than so many bytes."""
+    if len(value) <= most:
+        return value
+    found = CutValue(value[:_SHOWN_BYTES])
+    found.size = len(value)
+    return found
 
 
 def visible(text: object) -> str:
@@ -89,7 +109,7 @@ def _text(value: bytes) -> str | None:
 
 
 def _indented(value: bytes) -> str | None:
-    if not value or len(value) > _INDENTED_BYTES:
+    if not value or len(value) > _INDENTED_BYTES or isinstance(value, CutValue):
         return None
     try:
         return msgspec.json.format(value, indent=2).decode()

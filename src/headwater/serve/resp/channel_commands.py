@@ -19,6 +19,7 @@ from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.faults import CommandRefused, syntax_error
 from headwater.serve.resp.session import RespSession
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 
 _LEASE: Final = re.compile(rb"(\d{1,16}):(\d{1,4}):(\d{1,16}):(\d{1,16})")
 _LEASE_MS: Final = 30_000
@@ -45,7 +46,7 @@ async def chreserve(session: RespSession, words: Words) -> list[Any] | None:
         else:
             raise syntax_error()
     channel = session.door.client.ick_channel(name, shards, consumer=consumer, ack_ms=retry_ms)
-    batch = await channel.reserve(count)
+    batch = await channel.reserve(count, max_bytes=LIST_BYTES)
     if not batch:
         return None
     lease = f"{batch.epoch}:{batch.shard}:{batch.token}:{retry_ms}"
@@ -141,8 +142,9 @@ CHANNEL_COMMANDS: Final = (
                 chadd),
     RespCommand("CHRESERVE", -4, Scope.WRITE, -1, _C,
                 "key consumer count [RETRY retry-ms] [SHARDS n]",
-                "Leases a shard that has something, and takes members of it: [lease, until-ms, "
-                "[[member, score, receipt], ...]]; null when there is nothing.", chreserve),
+                "Leases a shard that has something, and takes members of it, no more once they "
+                "have 4 MiB: [lease, until-ms, [[member, score, receipt], ...]]; null when there "
+                "is nothing.", chreserve),
     RespCommand("CHCOMMIT", -5, Scope.WRITE, -1, _C, f"key lease {_MEMBERS}",
                 "Marks members as clean; returns how many are so, and not dirty again.", chcommit),
     RespCommand("CHRELEASE", -5, Scope.WRITE, -1, _C,

@@ -11,6 +11,7 @@ from headwater.serve.resp.arguments import Arguments, scores_of
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.session import RespSession
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 
 
 def _ick(session: RespSession, arguments: Arguments) -> AsyncIck:
@@ -30,7 +31,7 @@ async def ickreserve(session: RespSession, words: Words) -> list[Any]:
     ick, count = _ick(session, arguments), arguments.number()
     backwash = arguments.take_option("BACKWASH") is not None
     arguments.end()
-    return _flat(await ick.reserve(count, backwash=backwash))
+    return _flat(await ick.reserve(count, backwash, max_bytes=LIST_BYTES))
 
 
 async def ickexchange(session: RespSession, words: Words) -> list[Any]:
@@ -38,7 +39,9 @@ async def ickexchange(session: RespSession, words: Words) -> list[Any]:
     arguments = Arguments(words)
     ick, count = _ick(session, arguments), arguments.number()
     backwash = arguments.take_option("BACKWASH") is not None
-    return _flat(await ick.exchange(count, *arguments.rest(), backwash=backwash))
+    return _flat(
+        await ick.exchange(count, *arguments.rest(), backwash=backwash, max_bytes=LIST_BYTES)
+    )
 
 
 def ickcommit(session: RespSession, words: Words) -> Awaitable[int]:
@@ -67,7 +70,8 @@ ICK_COMMANDS: Final = (
                 "Marks members as dirty; returns how many were new, and how many scores fell.",
                 ickadd),
     RespCommand("ICKRESERVE", -3, Scope.WRITE, -1, _I, "key count [BACKWASH]",
-                "Fills the consumer set up to a count, and returns it: member, score, ...",
+                "Fills the consumer set up to a count, and returns it, no more once it has 4 MiB: "
+                "member, score, ...",
                 ickreserve),
     RespCommand("ICKCOMMIT", -3, Scope.WRITE, -1, _I, "key member [member ...]",
                 "Marks members as clean; returns how many.", ickcommit),

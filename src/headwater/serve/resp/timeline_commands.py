@@ -8,6 +8,7 @@ from headwater.serve.resp.arguments import Arguments, float_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.faults import syntax_error
 from headwater.serve.resp.session import RespSession
+from headwater.serve.timeline_pages import timeline_part
 from headwater.serve.tokens import Scope
 from headwater.timeline.records import Tuple
 
@@ -49,12 +50,10 @@ async def tlselect(session: RespSession, words: Words) -> list[Any]:
                 raise syntax_error()
     if places and offset:
         raise syntax_error()
-    farm = session.door.farm
-    if places:
-        found = await farm.select_range([key], limit=limit, **places)
-    else:
-        found = await farm.select([key], offset, limit)
-    return [part for record in found[key] for part in (record.member, record.score)]
+    found = await timeline_part(
+        session.door.farm, key, offset, limit, places.get("start"), places.get("stop")
+    )
+    return [part for record in found.records for part in (record.member, record.score)]
 
 
 _TL = "timeline"
@@ -67,5 +66,7 @@ TIMELINE_COMMANDS: Final = (
                 "Deletes members from timelines; returns how many changed something.", tldelete),
     RespCommand("TLSELECT", -2, Scope.READ, -1, _TL,
                 "key [OFFSET offset] [LIMIT limit] [START score member] [STOP score member]",
-                "Returns members, the newest first: member, score, ...", tlselect),
+                "Returns members, the newest first, no more once they have 4 MiB: member, score, "
+                "...",
+                tlselect),
 )  # fmt: skip

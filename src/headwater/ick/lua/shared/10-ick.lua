@@ -11,6 +11,8 @@
 local ICK_VERSION = 'ick.v1'
 -- How many members one call moves; larger requests take several calls. Lua unpacks fewer than 8000 values.
 local ICK_ROWS = 1000
+-- How many bytes of members one reply has at most, but one member at least; and how many are read at once for it.
+local ICK_BYTES, ICK_STEP = 4194304, 50
 
 local function ick_fault(part, found)
   return nil, redis.error_reply('HW_ICK ' .. part .. ' ' .. found)
@@ -77,6 +79,29 @@ local function ick_fold(from, into, most, step)
     left, size = left - #rows / 2, known and #rows / 2 or redis.call('ZCARD', into)
   end
   return size < most, known
+end
+
+-- Returns whether member, score, ... have more bytes than a reply may have.
+local function ick_too_large(rows)
+  local bytes = 0
+  for i = 1, #rows, 2 do bytes = bytes + #rows[i] end
+  return #rows > 2 and bytes > ICK_BYTES
+end
+
+-- Returns the members of a set from a rank on, up to a number or to the bytes of a reply: member, score, ...
+local function ick_page(key, first, count)
+  local rows, bytes = {}, 0
+  while #rows < 2 * count and bytes < ICK_BYTES do
+    local last = first + math.min(count, #rows / 2 + ICK_STEP) - 1
+    local found = redis.call('ZRANGE', key, first + #rows / 2, last, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      rows[#rows + 1], rows[#rows + 2] = found[i], found[i + 1]
+      bytes = bytes + #found[i]
+      if bytes >= ICK_BYTES then break end
+    end
+    if #found == 0 then break end
+  end
+  return rows
 end
 
 -- Removes members from a set, all from args[first] on; returns how many were there.

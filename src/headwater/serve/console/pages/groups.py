@@ -11,6 +11,7 @@ from headwater.errors import UnknownGroup
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.ruler import group_ruler
 from headwater.serve.api.audit import AUDIT
+from headwater.serve.console.bounded_reads import each_message
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import group_charts
 from headwater.serve.console.letter_places import Place
@@ -96,11 +97,10 @@ async def _evictions(call: PageCall, stream: str) -> list[dict[str, Any]]:
     audit = call.hw.stream(AUDIT)
     info = await audit.info()
     first = max(info.last - _NOTES + 1, info.first)
-    read = await audit.read(first, info.last - first + 1) if info.last >= first else []
     begun: dict[str, int] = {}
     found: list[dict[str, Any]] = []
-    for message in read:
-        if message is None or message.tag != stream:
+    async for message in each_message(audit, first, info.last):
+        if message.tag != stream:
             continue
         try:
             note = msgspec.json.decode(message.value)

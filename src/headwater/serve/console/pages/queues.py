@@ -9,7 +9,9 @@ from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats, State
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import queue_charts
 from headwater.serve.console.letter_places import Place
+from headwater.serve.console.links import query
 from headwater.serve.http.messages import Refused
+from headwater.serve.letter_lists import messages_in_queue
 from headwater.serve.tokens import Scope
 from headwater.views import overview
 
@@ -54,10 +56,8 @@ async def show_queue(call: PageCall) -> Context:
     state = call.query.get("state", "ready")
     if state not in ("ready", "delayed", "unacked", "dead"):
         raise InvalidInput("state is one of ready, delayed, unacked, dead")
-    if state == "dead":
-        items = await queue.dead(_SHOWN)
-    else:
-        items = await queue.peek(_SHOWN, state=cast(State, state))
+    begin = call.query.get("from", "")
+    page = await messages_in_queue(call.hw, name, cast(State, state), _SHOWN, begin)
     held = await queue.peek(1, state="unacked") if stats.unacked else []
     later = await queue.peek(1, state="delayed") if stats.delayed else []
     return {
@@ -66,7 +66,8 @@ async def show_queue(call: PageCall) -> Context:
         "spans": wait_spans(stats),
         "stats": stats,
         "state": state,
-        "items": items,
+        "items": page.items,
+        "older": query(state=state, **{"from": page.next}) if page.next else None,
         "charts": await queue_charts(call, name),
         "letters_at": Place(name, "").key,
         "may_write": call.may(Scope.WRITE, name),

@@ -11,6 +11,7 @@ from headwater.log.profile import stream_profile
 from headwater.log.types import Searched, StreamInfo
 from headwater.serve.api.routes import NDJSON
 from headwater.serve.console.actions.action import cli_words
+from headwater.serve.console.bounded_reads import shown_messages
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.pages.sampled import RENEWED_S
 from headwater.serve.console.pages.stream_forecast import forecast_words
@@ -19,6 +20,7 @@ from headwater.serve.console.positions import moment_of, steps_of
 from headwater.serve.http.messages import Refused
 from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
+from headwater.sizes import LIST_BYTES
 
 # How many messages a page shows, and what a search may take before it asks whether to go on.
 _MESSAGES: Final = 50
@@ -69,8 +71,10 @@ async def show_stream(call: PageCall) -> Context:
         rows = [(message.offset, message) for message in found.messages]
         return shown | {"at": info.first, "messages": rows, "found": found, "missed": None}
     at, missed = await _place(call, info)
-    messages = await call.hw.stream(info.name).read(at, _MESSAGES) if info.length else []
-    rows_at: list[tuple[int, Any]] = list(enumerate(messages, at))
+    rows_at: list[tuple[int, Any]] = []
+    if info.length:
+        last = min(at + _MESSAGES - 1, info.last)
+        rows_at = list(await shown_messages(call.hw.stream(info.name), at, last))
     return shown | {"at": at, "messages": rows_at, "found": None, "missed": missed}
 
 
@@ -85,6 +89,7 @@ async def _search(call: PageCall) -> Searched[Any]:
         count=_FOUND,
         max_messages=_SEARCH_MESSAGES,
         max_ms=_SEARCH_MS,
+        max_bytes=LIST_BYTES,
     )
 
 
@@ -135,8 +140,9 @@ async def show_stream_groups(call: PageCall) -> Context:
 async def show_stream_tail(call: PageCall) -> Context:
     """Show messages as they arrive; scripts fill it."""
     info = await opened(call)
-    messages = await call.hw.stream(info.name).read(max(info.last - 9, info.first), 10)
-    newest = [message for message in messages if message is not None]
+    stream = call.hw.stream(info.name)
+    rows = await shown_messages(stream, max(info.last - 9, info.first), info.last)
+    newest = [message for _, message in rows if message is not None]
     return (await frame(call, info, "Live tail")) | {"messages": newest[::-1]}
 
 

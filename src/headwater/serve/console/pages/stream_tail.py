@@ -18,6 +18,7 @@ from headwater.serve.api.tails import ALIVE, HELLO, events_of
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.pages.stream import opened
 from headwater.serve.http.messages import StreamedReply
+from headwater.sizes import LIST_BYTES
 
 # A browser is sent so many messages at once at most, and so many times a second.
 _SHOWN: Final = 100
@@ -41,7 +42,7 @@ async def _events(call: PageCall, at: int) -> AsyncGenerator[bytes, None]:
     stream, tails = call.hw.stream(call.name), call.served.tails
     yield HELLO
     while call.served.tokens.still(call.grant):
-        passage = await stream.read_from(at, _SHOWN)
+        passage = await stream.read_from(at, _SHOWN, max_bytes=LIST_BYTES)
         if passage.last - passage.next >= _SHOWN:
             first, at = at, passage.last - _SHOWN + 1
             facts = msgspec.json.encode({"first": first, "last": at - 1, "why": "too many to show"})
