@@ -89,7 +89,8 @@ def test_a_ruler_is_zoomed_by_dragging_by_the_wheel_and_by_keys(tab: Tab, stream
     low, high = wait_for_window(tab, (1, 10_000))
     assert low == pytest.approx(2500, abs=60)
     assert high == pytest.approx(5000, abs=60)
-    assert f"first={low}&last={high}" in tab.page.url, "an address to keep"
+    # An address to keep.
+    tab.page.wait_for_url(re.compile(f"first={low}&last={high}"))
     tab.page.locator("[data-ruler]").focus()
     tab.page.keyboard.press("End")
     assert wait_for_window(tab, (low, high))[1] == 10_000

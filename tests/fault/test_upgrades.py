@@ -28,7 +28,7 @@ WORKERS = [
     if LONG > 1 or name in ("keeper", "writer-0", "writer-2", "member-0", "member-2")
 ]
 # How long a worker works between two replacements, and how much later the next one is replaced.
-LIFE_MS = 900 * LONG
+LIFE_MS = 1500 * LONG
 STEP_MS = 150 * LONG
 
 
