@@ -9,6 +9,8 @@ import pytest
 from headwater import Headwater
 from headwater.outbox import Consumer, Outbox
 from tests.support.commands import StreamCommands, run
+from tests.support.consumer_letters import noted
+from tests.support.consumers import drain
 from tests.support.entries import entries
 from tests.support.stores import Stores
 
@@ -129,6 +131,32 @@ def test_dead_letters_of_a_consumer_are_shown_with_their_causes(
 
 
 @on_sqlite
+def test_dead_letters_of_a_consumer_are_discarded_after_a_question(
+    hw: Headwater, outbox: Outbox, store_url: str, database_url: str, name: str
+) -> None:
+    streams = [name, f"{name}-2"]
+    for stream in streams:
+        hw.stream(stream).write_many(entries(3))
+
+    def handle(_conn: Any, _messages: Any) -> None:
+        raise ValueError("too bad")
+
+    made = Consumer(f"c-{name}", streams, outbox, hw, handle, attempts=1, on_error="skip")
+    drain(made)
+    words = ("consumer", "discard", made.name, "--db", database_url)
+    assert run(store_url, *words).code == 1, "nobody said yes"
+    refused = run(store_url, *words, "--up-to", "1", "--yes")
+    assert (refused.code, f"--stream: {name}, {name}-2" in refused.err) == (2, True)
+    assert run(store_url, *words, "--up-to", "0", "--stream", name, "--yes").code == 2
+    assert len(made.dead()) == 6
+    row = run(store_url, *words, "--up-to", "2", "--stream", name, "--yes", "--json").row
+    assert row == {"consumer": made.name, "discarded": 2}
+    assert [noted(outbox.engine, stream) for stream in streams] == [[3], [1, 2, 3]]
+    assert run(store_url, *words, "--yes").out == "discarded 4\n"
+    assert [noted(outbox.engine, stream) for stream in streams] == [[], []]
+
+
+@on_sqlite
 def test_a_consumer_that_is_unknown_is_refused_in_every_form(
     store_url: str, database_url: str, consumer: Consumer, name: str
 ) -> None:
@@ -139,6 +167,7 @@ def test_a_consumer_that_is_unknown_is_refused_in_every_form(
         ["remove", mistyped],
         ["forget", mistyped],
         ["dead", mistyped],
+        ["discard", mistyped, "--yes"],
     ):
         answer = run(store_url, "consumer", *words, "--db", database_url)
         assert (answer.code, answer.out) == (1, "")

@@ -171,7 +171,9 @@ def test_a_consumer_is_sought_and_its_letters_discarded_with_a_bill(shop: Shop) 
     assert shop.position() == 4
     bill = shop.page(f"/console/act?do=consumer-discard&{asked}")
     assert "evicts 2 dead letters" in bill
+    assert f"headwater consumer discard view --stream {shop.stream} --up-to 2 --yes" in bill
     assert send(shop.client, "/console/act", do="consumer-discard", **fields).status == 303
+    assert send(shop.client, "/console/act", do="consumer-discard", **fields).status == 400
     assert "dead letters 0" in shop.page("/console/consumers/view")
     for action in ("consumer-forget", "consumer-remove"):
         done = send(shop.client, "/console/act", do=action, **fields)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,49 +11,14 @@ import sqlalchemy as sa
 from headwater import NotCreated
 from headwater.outbox import Consumer, Outbox, write_reset
 from headwater.outbox import consumer_letters as letters_module
-from tests.support.consumers import Desk, drain, numbers, writes
+from tests.support.consumer_letters import SKIPS, Fixable, Killed, die_at, noted
+from tests.support.consumers import Desk, drain, numbers
 from tests.support.entries import entries
-
-SKIPS: dict[str, Any] = {"on_error": "skip", "attempts": 1, "backoff_ms": 0}
-
-
-class Killed(Exception):
-    """The process ends here."""
-
-
-class Fixable:
-    """A handler that fails on some offsets until they are taken out."""
-
-    def __init__(self, *places: int) -> None:
-        self.places = set(places)
-
-    def __call__(self, conn: sa.Connection, messages: list[Any]) -> None:
-        writes("c")(conn, messages)
-        if self.places & {message.offset for message in messages}:
-            raise ValueError("cannot handle it")
-
-
-def die_at(step: str, times: int = 1) -> Callable[[str], None]:
-    seen: list[str] = []
-
-    def die(at: str) -> None:
-        seen.append(at)
-        if at == step and seen.count(step) == times:
-            raise Killed
-
-    return die
 
 
 def other(desk: Desk, name: str) -> Consumer:
     """Another process of the consumer, which handles everything: it does not wait for this one."""
     return Consumer("c", name, desk.engine, desk.hw, Fixable(), **SKIPS)
-
-
-def noted(desk: Desk, name: str) -> list[int]:
-    """Return which messages count as given up."""
-    asked = sa.text("SELECT message_offset FROM headwater_given_up WHERE stream = :s ORDER BY 1")
-    with desk.engine.begin() as conn:
-        return list(conn.execute(asked, {"s": name}).scalars())
 
 
 def test_a_message_that_was_applied_after_all_is_not_redriven(desk: Desk, name: str) -> None:
@@ -67,11 +31,11 @@ def test_a_message_that_was_applied_after_all_is_not_redriven(desk: Desk, name: 
     drain(reader)
     assert desk.effects("c") == [1, 2, 4]
     assert [one.origin for one in reader.dead()] == [2, 3], "that of 2 was written before the kill"
-    assert noted(desk, name) == [3]
+    assert noted(desk.engine, name) == [3]
     handler.places.clear()
     assert reader.redrive() == (1, 0)
     assert desk.effects("c") == [1, 2, 4, 3]
-    assert (reader.dead(), noted(desk, name)) == ([], [])
+    assert (reader.dead(), noted(desk.engine, name)) == ([], [])
 
 
 def test_a_letter_waits_until_its_message_is_retried(desk: Desk, name: str) -> None:
@@ -122,7 +86,7 @@ def test_of_two_redrives_at_once_one_may_fail(desk: Desk, name: str, step: str) 
     while fixed.dead():
         fixed.redrive()
     assert desk.effects("c") == [1, 3, 2]
-    assert noted(desk, name) == []
+    assert noted(desk.engine, name) == []
 
 
 def test_a_message_that_is_given_up_again_after_a_seek_has_a_letter(desk: Desk, name: str) -> None:
@@ -151,7 +115,7 @@ def test_a_redriven_letter_that_was_not_evicted_is_not_taken_for_that_of_a_later
     reader = desk.consumer("c", name, handler, **SKIPS)
     reader.seek(2)
     drain(reader)
-    assert noted(desk, name) == [2]
+    assert noted(desk.engine, name) == [2]
     handler.places.clear()
     assert reader.redrive() == (1, 0)
     assert reader.dead() == []
@@ -164,7 +128,7 @@ def test_what_a_seek_has_handled_again_is_not_redriven(desk: Desk, name: str) ->
     drain(reader)
     handler.places.clear()
     reader.seek(3)
-    assert noted(desk, name) == [2]
+    assert noted(desk.engine, name) == [2]
     drain(reader)
     assert reader.redrive() == (1, 0)
     assert desk.effects("c") == [1, 3, 5, 3, 4, 5, 2]
@@ -183,7 +147,7 @@ def test_what_a_reset_has_applied_again_is_not_redriven(desk: Desk, name: str) -
     handler.places.clear()
     write_reset(stream, "c", 2, None)
     drain(reader)
-    assert noted(desk, name) == [1]
+    assert noted(desk.engine, name) == [1]
     assert reader.redrive() == (1, 0)
     assert desk.effects("c") == [3, 4, 1]
 
@@ -205,7 +169,7 @@ def test_a_letter_is_redriven_if_its_message_was_evicted_and_cannot_be_handled_a
     else:
         write_reset(stream, "c", 0, None)
     drain(reader)
-    assert noted(desk, name) == [2]
+    assert noted(desk.engine, name) == [2]
     assert reader.redrive() == (1, 0)
     assert sorted(desk.effects("c")) == [1, 2, 3, 4, 5, 5]
 
@@ -218,7 +182,7 @@ def test_a_consumer_that_is_removed_and_begins_again_gives_up_anew(desk: Desk, n
     handler.places.clear()
     reader = desk.consumer("c", name, handler, **SKIPS)
     drain(reader)
-    assert (reader.redrive(), noted(desk, name)) == ((0, 0), [])
+    assert (reader.redrive(), noted(desk.engine, name)) == ((0, 0), [])
     assert desk.effects("c") == [1, 3, 1, 2, 3]
 
 
@@ -238,11 +202,11 @@ def test_letters_of_a_stream_that_was_deleted_count_beside_those_of_its_successo
     reader.seek("first")
     drain(reader)
     assert [one.origin for one in reader.dead()] == [2, 4, again]
-    assert noted(desk, name) == sorted([2, 4, again])
+    assert noted(desk.engine, name) == sorted([2, 4, again])
     handler.places.clear()
     assert reader.redrive() == (3, 0)
     assert desk.effects("c") == [1, 3, *numbers(1, 5, [again]), 2, 4, again]
-    assert (reader.dead(), noted(desk, name)) == ([], [])
+    assert (reader.dead(), noted(desk.engine, name)) == ([], [])
 
 
 def test_a_note_of_a_deleted_stream_does_not_make_a_letter_of_its_successor_count(
@@ -282,7 +246,7 @@ def test_a_reset_on_a_new_stream_leaves_the_letters_of_the_deleted_one(
     stream.write_many(entries(4))
     write_reset(stream, "c", 0, None)
     drain(reader)
-    assert noted(desk, name) == [2, 3]
+    assert noted(desk.engine, name) == [2, 3]
     assert reader.redrive() == (2, 0)
     assert desk.effects("c") == [1, 4, 1, 2, 3, 4, 2, 3]
 
@@ -321,4 +285,4 @@ def test_a_database_of_an_older_release_is_told_to_be_completed(desk: Desk, name
             Outbox(desk.engine).create_all()
     reader = desk.consumer("c", name, Fixable(2), **SKIPS)
     drain(reader)
-    assert noted(desk, name) == [2]
+    assert noted(desk.engine, name) == [2]

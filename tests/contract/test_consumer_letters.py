@@ -75,6 +75,8 @@ def test_the_longest_error_fits_beside_the_longest_headers(desk: Desk, name: str
 def test_a_letter_that_is_repeated_with_another_error_is_one_letter(desk: Desk, name: str) -> None:
     message = Message(7, "t", b"bad", 0)
     stream = desk.hw.stream(name)
+    stream.write("t", b"first")
+    stream.read(1, 1)  # a letter names the stream that its message was read from
     letters = ConsumerLetters(f"{name}.c.dead", stream._handle)
     for attempt, error in enumerate((ValueError("once"), KeyError("again")), 1):
         desk.hw.store.run(letters.bury(GivenUp(message, attempt, attempt, error), "consumer:c"))

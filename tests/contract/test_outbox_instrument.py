@@ -13,16 +13,13 @@ from headwater import Message
 from headwater.errors import PoisonedBatch, RowRefused, StoreError
 from headwater.instrument import installed
 from headwater.outbox import Outbox, Streamer, write_reset
+from tests.support.consumer_letters import Killed, die_at
 from tests.support.consumers import Desk, drain, running, writes
 from tests.support.entries import entries
 from tests.support.instruments import Recorder
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
 from tests.support.streamers import MakeStreamer, streaming
-
-
-class Killed(Exception):
-    """The process ends here."""
 
 
 @pytest.fixture
@@ -190,13 +187,9 @@ def test_a_letter_that_waits_for_its_message_is_reported_as_refused(
     def fail(_conn: sa.Connection, _messages: list[Message]) -> None:
         raise ValueError("cannot handle it")
 
-    def die(step: str) -> None:
-        if step == "buried":
-            raise Killed
-
     skips: dict[str, Any] = {"batch": 1, "attempts": 1, "on_error": "skip"}
     with pytest.raises(Killed):
-        desk.consumer("c", name, fail, steps=die, **skips).run_once()
+        desk.consumer("c", name, fail, steps=die_at("buried"), **skips).run_once()
     recorder.events.clear()
     waiting = desk.consumer("c", name, **skips)
     assert waiting.redrive() == (0, 0)

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from headwater import Headwater
+from tests.support.consumer_letters import noted
 from tests.support.consumers import create_tables, effects, numbers
 from tests.support.entries import entries, pairs
 from tests.support.servers import until
@@ -90,12 +91,12 @@ def test_a_message_whose_letter_was_written_before_a_kill_has_its_effect_once(
     dying = start(step=step, times=2, guilty=[4, 5], **order)
     assert zygote.wait(dying) == -signal.SIGKILL
     # A redrive before the consumer has retried the message leaves it to that.
-    assert zygote.wait(start(redrive=True, **order)) == 0
+    assert zygote.wait(start(act="redrive", **order)) == 0
     assert effects(engine, "c") == [1, 2, 3, 4]
     going_on = start(**order)
     until(applied(engine, 12))
     assert zygote.end(going_on) == 0
-    assert zygote.wait(start(redrive=True, **order)) == 0
+    assert zygote.wait(start(act="redrive", **order)) == 0
     assert effects(engine, "c") == [1, 2, 3, 4, *numbers(5, 12)]
     assert hw.stream(f"{name}.c.dead").info().length == 0
 
@@ -125,12 +126,60 @@ def test_redrives_at_once_apply_each_letter_once_wherever_one_dies(
     until(lambda: hw.stream(name).info().readers == {"consumer:c": 13})
     assert zygote.end(giving_up) == 0
     # One redrive fails on what another one applies at the same time, and is killed.
-    failing = start(redrive=True, guilty=guilty, step=step, times=times, **order)
-    fixed = start(redrive=True, **order)
+    failing = start(act="redrive", guilty=guilty, step=step, times=times, **order)
+    fixed = start(act="redrive", **order)
     assert zygote.wait(failing) in (-signal.SIGKILL, 0)
     assert zygote.wait(fixed) == 0
     grave = hw.stream(f"{name}.c.dead")
     for _ in range(3):
-        assert zygote.wait(start(redrive=True, **order)) == 0
+        assert zygote.wait(start(act="redrive", **order)) == 0
     assert grave.info().length == 0
     assert sorted(effects(engine, "c")) == numbers(1, 12)
+
+
+@pytest.mark.parametrize(("step", "left"), [("dropped", 3), ("discarded", 0)])
+def test_letters_are_discarded_all_or_not_wherever_a_discard_dies(
+    zygote: Zygote,
+    start: Callable[..., int],
+    manner: str,
+    engine: sa.Engine,
+    hw: Headwater,
+    name: str,
+    step: str,
+    left: int,
+) -> None:
+    hw.stream(name).write_many(entries(12))
+    order = {"manner": manner, "on_error": "skip", "attempts": 1}
+    giving_up = start(guilty=[4, 5, 9], **order)
+    until(lambda: hw.stream(name).info().readers == {"consumer:c": 13})
+    assert zygote.end(giving_up) == 0
+    assert zygote.wait(start(act="discard", step=step, **order)) == -signal.SIGKILL
+    grave = hw.stream(f"{name}.c.dead")
+    assert grave.info().length == 3, "they are evicted last"
+    assert len(noted(engine, name)) == left
+    # What is discarded has no effect any more; a letter that was to be, and is not, still has.
+    assert zygote.wait(start(act="redrive", **order)) == 0
+    assert grave.info().length == 0
+    assert noted(engine, name) == []
+    again = [4, 5, 9] if left else []
+    assert effects(engine, "c") == [*numbers(1, 12, [4, 5, 9]), *again]
+
+
+def test_a_discard_that_died_is_completed_by_the_next(
+    zygote: Zygote,
+    start: Callable[..., int],
+    manner: str,
+    engine: sa.Engine,
+    hw: Headwater,
+    name: str,
+) -> None:
+    hw.stream(name).write_many(entries(6))
+    order = {"manner": manner, "on_error": "skip", "attempts": 1}
+    giving_up = start(guilty=[2, 4], **order)
+    until(lambda: hw.stream(name).info().readers == {"consumer:c": 7})
+    assert zygote.end(giving_up) == 0
+    assert zygote.wait(start(act="discard", step="discarded", **order)) == -signal.SIGKILL
+    assert zygote.wait(start(act="discard", **order)) == 0
+    assert hw.stream(f"{name}.c.dead").info().length == 0
+    assert noted(engine, name) == []
+    assert effects(engine, "c") == [1, 3, 5, 6]

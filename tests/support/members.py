@@ -1,9 +1,9 @@
 """Consumers and workers as processes of their own: see zygote.py.
 
 An order names the store, the manner and the stream. A consumer's also names it, its database, and
-where it is to die: at a step, or "in the handler", between two effects; with "redrive" it handles
-its dead letters, and ends. A worker's names the page
-on which it notes what it has handled; that of a worker which fails names the place where it dies.
+where it is to die: at a step, or "in the handler", between two effects; with an "act" other than
+"run" it does that to its dead letters, and ends. A worker's names the page on which it notes what
+it has handled; that of a worker which fails names the place where it dies.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def consume(order: dict[str, Any]) -> None:
         )
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        consumer.redrive() if order.get("redrive") else consumer.run()
+        getattr(consumer, order.get("act", "run"))()
 
 
 async def consume_async(order: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ async def consume_async(order: dict[str, Any]) -> None:
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        await (consumer.redrive() if order.get("redrive") else consumer.run())
+        await getattr(consumer, order.get("act", "run"))()
     await engine.dispose()
 
 

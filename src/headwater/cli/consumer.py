@@ -16,9 +16,12 @@ from headwater.cli.options import (
     DatabaseUrl,
     Position,
     StoreUrl,
+    Yes,
+    confirm,
     connected,
     similar,
 )
+from headwater.inputs import MAX_EXACT
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
@@ -155,6 +158,41 @@ def redrive(
     view = views.outboxes.ConsumerRedrivenView.of(done, consumer=name)
     again = f"; {done.failed} failed again and stay dead letters" if done.failed else ""
     output.answer(view, f"handled {done.handled}{again}", as_json)
+
+
+@app.command()
+def discard(
+    name: ConsumerName,
+    db: DatabaseUrl,
+    stream: OneStream = None,
+    up_to: Annotated[
+        int | None,
+        typer.Option(
+            "--up-to",
+            metavar="OFFSET",
+            min=1,
+            max=MAX_EXACT,
+            help="Only letters up to this offset of STREAM.CONSUMER.dead.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Yes = False,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drop dead letters of a consumer for good, with what the database notes of them."""
+    with _known_consumer(db, store, name, stream) as (consumer, _):
+        if up_to is not None and len(consumer.streams) > 1:
+            raise options.refused(
+                "it is an offset of one stream; name it with --stream: "
+                f"{', '.join(consumer.streams)}",
+                "--up-to",
+            )
+        some = "" if up_to is None else f" up to {up_to}"
+        confirm(f"Discard all dead letters of {name}{some}, for good?", yes)
+        done = consumer.discard(up_to)
+    view = views.outboxes.ConsumerDiscardedView(consumer=name, discarded=done)
+    output.answer(view, f"discarded {done}", as_json)
 
 
 @app.command()

@@ -130,6 +130,10 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
         """Handle the dead letters that there are now again, in order, each exactly once."""
         return await self._do(self._redrive())
 
+    async def discard(self, up_to: int | None = None, *, stream: str | None = None) -> int:
+        """Drop the dead letters that there are now for good; returns how many."""
+        return await self._do(self._discard(up_to, stream))
+
     async def remove(self) -> bool:
         """Forget the consumer, so that retention waits no longer; returns whether it existed."""
         return sum([await self._do(turn.remove()) for turn in self._turns.values()]) > 0

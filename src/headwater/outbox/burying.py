@@ -47,38 +47,44 @@ class Burial:
         """Give up the one message of a batch; False when another process was faster."""
         yield Step("given up")
         written: WrittenLetter = yield Ask(self.letters.bury(lost, self._position.reader))
-        letter = yield from self._recognise(written)
+        found: FoundLetter = yield Ask(self.letters.find(written.offset))
+        letter = yield from self._recognise(written, found)
         if letter is None:
             letter = yield Ask(self.letters.bury(lost, None))
         yield Step("buried")
-        moved: bool = yield Transact(self._move(batch, lost.message.offset, letter.noted))
+        moved: bool = yield Transact(self._move(batch, lost.message.offset, letter, found))
         return moved
 
-    def _move(self, batch: ConsumerBatch, message: int, noted: int | None) -> Work[bool]:
+    def _move(
+        self, batch: ConsumerBatch, message: int, letter: WrittenLetter, found: FoundLetter
+    ) -> Work[bool]:
         if not (yield from self._position.move(batch.at, batch.after)):
             return False
-        if noted is not None and self._notes:
-            row = {"who": self._name, "place": self._stream, "created": noted, "message": message}
+        if not self._notes or letter.noted is None:
+            return True
+        # Whoever discards letters holds the position that was just moved: if this one was among
+        # them, that is known now.
+        if not (yield from self._is_done(letter, found)):
+            where = {"who": self._name, "place": self._stream}
+            row = {**where, "created": letter.noted, "message": message}
             yield Execute(given_up.NOTE[self._dialect], row)
         return True
 
-    def _recognise(self, written: WrittenLetter) -> Work[WrittenLetter | None]:
+    def _recognise(self, written: WrittenLetter, found: FoundLetter) -> Work[WrittenLetter | None]:
         """Return a letter as the log has it, which may have deduplicated it.
 
         None for one that is not of this failure. The consumer was moved back since, and the letter
         was redriven or evicted long ago; or it is of a stream that had this name before.
         """
-        found: FoundLetter = yield Ask(self.letters.find(written.offset))
         letter = found.letter
         if letter is None or letter.noted not in (None, written.noted):
             return None
+        return None if (yield Transact(self._is_done(letter, found))) else letter
+
+    def _is_done(self, letter: WrittenLetter, found: FoundLetter) -> Work[bool]:
+        """Return whether a letter was redriven or discarded."""
         place = place_among_letters(self.letters.name, found.created)
-        redriven: int = (yield Transact(_fetch_position(self._name, place))) or 0
-        if redriven > found.last + 1:
-            redriven = 0  # the log has lost letters: a redrive raises that
-        return letter if letter.offset >= redriven else None
-
-
-def _fetch_position(consumer: str, place: str) -> Work[int | None]:
-    found: int | None = yield Fetch(checkpoints.LOAD, {"who": consumer, "place": place})
-    return found
+        request = Fetch(checkpoints.LOAD, {"who": self._name, "place": place})
+        done: int = (yield request) or 0
+        # A position beyond the end: the log has lost letters, and a redrive raises that.
+        return letter.offset < done <= max(found.last, letter.offset) + 1

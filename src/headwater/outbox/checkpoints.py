@@ -35,6 +35,9 @@ MOVE: Update = (
     .values(next_offset=bindparam("new"), updated_ms=bindparam("now_ms"))
 )
 
+# Takes: who, place. Locks the row, if there is one: nobody moves the position until the commit.
+HOLD: Update = update(table).where(*_THIS).values(next_offset=table.c.next_offset)
+
 _ROW: dict[str, Any] = {
     "consumer": bindparam("who"),
     "stream": bindparam("place"),

@@ -185,6 +185,17 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         """
         return self._do(self._redrive())
 
+    def discard(self, up_to: int | None = None, *, stream: str | None = None) -> int:
+        """Drop the dead letters that there are now for good; returns how many.
+
+        ``up_to`` is an offset among the letters of one stream, which ``stream`` names when there
+        are several, or when it is a partition, as "rides/3". What SQL notes of them goes first:
+        whoever is killed in between leaves nothing that is handled. May run beside processes of
+        this consumer. Raises LostFuture, PositionLost, NotCreated, and errors of the store or the
+        database.
+        """
+        return self._do(self._discard(up_to, stream))
+
     def remove(self) -> bool:
         """Forget the consumer, so that retention waits no longer; returns whether it existed.
 

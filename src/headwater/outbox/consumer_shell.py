@@ -11,12 +11,14 @@ from headwater.errors import InvalidInput
 from headwater.handlers import check_takes
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import StreamHandle
+from headwater.log.limits import check_offset
 from headwater.log.topic import Topic
 from headwater.log.topic_groups import TopicStart
 from headwater.log.topics import TopicHandle
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven, oldest
 from headwater.outbox.consumer_source import ConsumerSource
 from headwater.outbox.consuming import Turn
+from headwater.outbox.discarding import discard, refuse_up_to
 from headwater.outbox.plan import (
     ConsumerPlan,
     ConsumerStats,
@@ -76,18 +78,23 @@ class ConsumerShell(Generic[H, R]):
 
     def _seek(self, position: TopicStart, stream: str | None) -> Work[int | dict[int, int]]:
         """Set a position: of a stream, of a topic, or of one of its partitions."""
-        topic, _, place = (stream or "").rpartition("/")
-        turn = self._turns.get(topic)
-        within = isinstance(turn, TopicTurn) and stream not in self._turns and place.isdecimal()
-        if turn is None or not within:
-            turn = self._turns[one_of(self.streams, stream)]
-        if isinstance(turn, TopicTurn) and not within:
+        turn, partition = self._named(stream)
+        if isinstance(turn, TopicTurn) and partition is None:
             return (yield from turn.seek(position))
         if isinstance(position, Mapping):
             raise InvalidInput("positions by partition are for a whole topic; give one position")
         if isinstance(turn, TopicTurn):
-            return (yield from turn.seek({int(place): position}))[int(place)]
+            assert partition is not None
+            return (yield from turn.seek({partition: position}))[partition]
         return (yield from turn.seek(position))
+
+    def _named(self, stream: str | None) -> tuple[Turn | TopicTurn, int | None]:
+        """Return the stream or topic that is meant, and which partition; None for all of them."""
+        topic, _, place = (stream or "").rpartition("/")
+        turn = self._turns.get(topic)
+        if isinstance(turn, TopicTurn) and stream not in self._turns and place.isdecimal():
+            return turn, int(place)
+        return self._turns[one_of(self.streams, stream)], None
 
     def _dead(self, count: int, max_bytes: int | None) -> Work[list[ConsumerLetter]]:
         """Return the oldest dead letters of all streams, no more once they have ``max_bytes``."""
@@ -105,6 +112,24 @@ class ConsumerShell(Generic[H, R]):
             done = yield from within
             handled, failed = handled + done.handled, failed + done.failed
         return ConsumerRedriven(handled, failed)
+
+    def _discard(self, up_to: int | None, stream: str | None) -> Work[int]:
+        """Drop the dead letters of all streams, or of one."""
+        if up_to is not None:
+            check_offset(up_to, "up_to")
+        if stream is None and len(self._turns) > 1:
+            refuse_up_to(up_to, ", ".join(self.streams))
+            named: list[tuple[Turn | TopicTurn, int | None]]
+            named = [(turn, None) for turn in self._turns.values()]
+        else:
+            named = [self._named(stream)]
+        discarded = 0
+        for turn, partition in named:
+            if isinstance(turn, TopicTurn):
+                discarded += yield from turn.discard(partition, up_to)
+            else:
+                discarded += yield from discard(turn, up_to)
+        return discarded
 
     @property
     def stats(self) -> ConsumerStats:

@@ -5,7 +5,7 @@ alone does not say that its message was given up: its consumer may have been kil
 position moved, or another process of its name may have applied the message meanwhile. What counts
 is a note, which is written in the transaction that moves the position over the message. A redrive
 deletes it in the transaction that applies the letter, so that a message has its effect once,
-however many letters of it there are, and whoever else redrives.
+however many letters of it there are, and whoever else redrives. A discard deletes it without that.
 
 Whoever sets the position back deletes the notes of the messages that are handled again. Notes of
 messages that the log has evicted stay: their letters are all that is left to handle. So do those of

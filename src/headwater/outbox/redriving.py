@@ -21,7 +21,6 @@ from typing import Any
 from headwater.errors import InvalidInput
 from headwater.log.extents import Extent, extent
 from headwater.log.handles import StreamHandle
-from headwater.log.retention import evict, set_reader
 from headwater.log.types import Message
 from headwater.outbox import checkpoints, given_up
 from headwater.outbox.burying import Burial
@@ -34,6 +33,7 @@ from headwater.outbox.consumer_letters import (
 )
 from headwater.outbox.consumer_source import ConsumerSource, Failed, NotYet
 from headwater.outbox.consuming import Turn
+from headwater.outbox.discarding import evict_done
 from headwater.outbox.plan import ConsumerPlan
 from headwater.outbox.position import ConsumerPosition
 from headwater.outbox.requests import Ask, Execute, Fetch, Transact, Work
@@ -103,10 +103,7 @@ def redrive(turn: Turn) -> Work[ConsumerRedriven]:
             yield from again.run_to(end)
         except NotYet:
             place.next = None
-        done = (yield from place.look_up()) - 1
-        # Letters that come later wait for nobody, and nothing waits for them.
-        yield Ask(set_reader(letters.key, turn.position.reader, None))
-        yield Ask(evict(letters, min(done, end)))
+        yield from evict_done(turn, letters, place, end)
     return ConsumerRedriven(again.stats.handled - source.void, again.stats.dead)
 
 

@@ -22,6 +22,7 @@ from headwater.log.topics import TopicHandle, check_partition, partition_of
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven, oldest
 from headwater.outbox.consumer_source import ConsumerSource
 from headwater.outbox.consuming import DOUBT_S, REPORT_S, WAIT_MS, Turn
+from headwater.outbox.discarding import discard, refuse_up_to
 from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.plan import ConsumerPlan, ConsumerStats
 from headwater.outbox.redriving import redrive
@@ -109,6 +110,16 @@ class TopicTurn:
         """Handle the dead letters of all partitions again."""
         found = yield from self._each(redrive)
         return ConsumerRedriven(sum(one.handled for one in found), sum(one.failed for one in found))
+
+    def discard(self, partition: int | None, up_to: int | None) -> Work[int]:
+        """Drop the dead letters of all partitions or of one; returns how many."""
+        if partition is None:
+            refuse_up_to(up_to, f"{self.topic.name}/0")
+            return sum((yield from self._each(discard)))
+        yield from self._open()
+        check_partition(partition, len(self._turns))
+        work = discard(self._turns[partition], up_to)
+        return (yield from self._in_partition(partition, work, {}))
 
     def remove(self) -> Work[bool]:
         """Remove the consumer from every partition; returns whether it existed."""

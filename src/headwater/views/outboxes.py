@@ -85,6 +85,13 @@ class ConsumerForgottenView(View, frozen=True, kw_only=True):
     forgotten: bool = True
 
 
+class ConsumerDiscardedView(View, frozen=True, kw_only=True):
+    """How many dead letters of a consumer were discarded."""
+
+    consumer: str
+    discarded: int
+
+
 class ConsumerLetterView(View, frozen=True, kw_only=True):
     """A message that a consumer gave up; ``origin`` is its offset in ``stream``."""
 

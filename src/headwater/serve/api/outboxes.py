@@ -10,11 +10,12 @@ import msgspec
 from headwater.errors import InvalidInput, UnknownConsumer
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.databases import ServedDatabase
-from headwater.serve.api.fields import Count, Start
+from headwater.serve.api.fields import Count, Offset, Start
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 from headwater.views.outboxes import (
+    ConsumerDiscardedView,
     ConsumerForgottenView,
     ConsumerLetterView,
     ConsumerRemovedView,
@@ -62,6 +63,13 @@ class ConsumerStreamBody(msgspec.Struct, forbid_unknown_fields=True):
     """One stream of a consumer, or all of them."""
 
     stream: str | None = None
+
+
+class ConsumerDiscardBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Which dead letters: of one stream or of all, up to an offset among those of one stream."""
+
+    stream: str | None = None
+    up_to: Offset | None = None
 
 
 class ConsumerStreamQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -137,6 +145,15 @@ def _seek(to: int | str, consumer: Any, _: Any) -> dict[str, int]:
     return {stream: consumer.seek(to, stream=stream) for stream in consumer.streams}
 
 
+async def discard_consumer_letters(call: ApiCall) -> ConsumerDiscardedView:
+    """Drop dead letters of a consumer for good, with what the database notes of them."""
+    body = call.body
+    discarded = await _database(call).change_consumer(
+        call.name, body.stream, lambda consumer, _: consumer.discard(body.up_to)
+    )
+    return ConsumerDiscardedView(consumer=call.name, discarded=discarded)
+
+
 async def forget_sql_consumer(call: ApiCall) -> ConsumerForgottenView:
     """Stop retention from waiting for a consumer until it runs again; its position is kept."""
     streams = await _database(call).change_consumer(call.name, call.body.stream, _forget)
@@ -181,6 +198,15 @@ OUTBOX_ROUTES: Final = (
         Scope.ADMIN,
         body=ConsumerSeekBody,
         answer=ConsumerSeeksView,
+        look=get_consumer,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/discard",
+        discard_consumer_letters,
+        Scope.ADMIN,
+        body=ConsumerDiscardBody,
+        answer=ConsumerDiscardedView,
         look=get_consumer,
     ),
     Route(

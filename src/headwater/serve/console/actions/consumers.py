@@ -124,25 +124,31 @@ async def remove_consumer(call: PageCall) -> Action:
 
 
 async def discard_consumer_letters(call: PageCall) -> Action:
-    """Evict what a consumer gave up of a stream, up to now."""
+    """Drop what a consumer gave up of a stream, up to now."""
     place = await _place(call)
-    name = place.letters
+    one, name = place.checkpoint, place.letters
     info = await call.hw.stream(name).info()
+    if not info.length:
+        raise InvalidInput(f"consumer {one.consumer!r} has no dead letters of {one.stream!r}")
     return Action(
-        title=f"Discard dead letters of {place.checkpoint.consumer}",
+        title=f"Discard dead letters of {one.consumer}",
         scope=Scope.ADMIN,
-        name=name,
+        name=one.consumer,
         bill=[
-            f"This evicts {number(info.length)} dead letters of {place.checkpoint.consumer} on "
-            f"{place.checkpoint.stream} for good, which are messages {number(info.first)} to "
+            f"This evicts {number(info.length)} dead letters of {one.consumer} on "
+            f"{one.stream} for good, which are messages {number(info.first)} to "
             f"{number(info.last)} of the stream {name}. Dead letters that come later stay.",
             "The messages themselves stay in their stream.",
         ],
         method="POST",
-        path=f"/v1/streams/{path_part(name)}/evict",
-        body={"up_to": info.last},
-        cli=cli_words("stream", "evict", name, info.last, "--yes"),
-        python=f"hw.stream({name!r}).evict({info.last})",
-        back=consumer_link(place.checkpoint.consumer),
+        path=f"/v1/consumers/{path_part(one.consumer)}/discard",
+        body={"stream": one.stream, "up_to": info.last},
+        cli=cli_words(
+            *("consumer", "discard", one.consumer, "--stream", one.stream),
+            *("--up-to", info.last, "--yes"),
+        ),
+        python=_python(place, f"discard({info.last})"),
+        back=consumer_link(one.consumer),
         careful=True,
+        sql=True,
     )
