@@ -39,7 +39,7 @@ def environment() -> Environment:
         exact=exact_time, policy=policy, span=span, json=as_json, hex=hex_dump, python=repr
     )
     made.filters.update(shell=shlex.quote, score=score, bound=bound, visible=visible, line=line)
-    made.filters.update(mean_size=mean_size, rate=rate)
+    made.filters.update(mean_size=mean_size, rate=rate, counted=counted)
     made.globals.update(query=query, asset=asset_path, bar_x=list.index)
     return made
 
@@ -54,6 +54,11 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Spell how many of something there are: 1 message, 2,000 messages."""
+    return f"{number(count)} {noun}{'s' * (count != 1)}"
 
 
 def rounded(value: float) -> str:

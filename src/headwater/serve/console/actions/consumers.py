@@ -9,7 +9,7 @@ from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import consumer_link
 from headwater.serve.console.positions import position_of
-from headwater.serve.console.render import number
+from headwater.serve.console.render import counted, number
 from headwater.serve.http.messages import Refused
 from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
@@ -47,10 +47,12 @@ async def seek_consumer(call: PageCall) -> Action:
     assert isinstance(target, int)
     distance = target - one.next_offset
     if distance < 0:
-        words = f"It handles {number(-distance)} messages again. Effects that are committed stay: "
+        words = (
+            f"It handles {counted(-distance, 'message')} again. Effects that are committed stay: "
+        )
         words += "restore the state of that offset first, unless the handler is idempotent."
     elif distance:
-        words = f"It skips {number(distance)} messages and never handles them."
+        words = f"It skips {counted(distance, 'message')} and never handles them."
     else:
         words = "It is already there; nothing changes."
     return Action(

@@ -13,7 +13,7 @@ from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import group_link, stream_link
 from headwater.serve.console.pages.groups import rate_of
 from headwater.serve.console.positions import position_of
-from headwater.serve.console.render import age, number, size
+from headwater.serve.console.render import age, counted, number, size
 from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 
@@ -41,13 +41,13 @@ async def seek(call: PageCall) -> Action:
         held, most = await _pending_in(call, stream, group, target, facts.next - 1)
         kept = f"; {most}{number(held)} of them are pending now and become new" if held else ""
         bill.append(
-            f"This delivers {number(again)} messages again, about {size(again * each)}{kept}."
+            f"This delivers {counted(again, 'message')} again, about {size(again * each)}{kept}."
         )
         dropped = max(facts.pending - held, 0)
     else:
         dropped, most = facts.pending, ""
     if skipped:
-        bill.append(f"This skips {number(skipped)} messages; the group will not get them.")
+        bill.append(f"This skips {counted(skipped, 'message')}; the group will not get them.")
     if dropped:
         words = "at least " if most else ""
         bill.append(
@@ -57,7 +57,7 @@ async def seek(call: PageCall) -> Action:
     if not bill:
         bill.append("The group is already there; nothing changes.")
     left = max(info.last + 1 - target, 0)
-    bill.append(f"The group then has {number(left)} messages to handle. Members keep working.")
+    bill.append(f"The group then has {counted(left, 'message')} to handle. Members keep working.")
     bill.append(await _until_level(call, stream, group, left))
     return Action(
         title=f"Seek {group} of {stream} to {to if isinstance(to, str) else number(to)}",

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from headwater.serve.console.actions.action import Action, Prepare, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import queue_link
-from headwater.serve.console.render import age, number
+from headwater.serve.console.render import age, counted, number
 from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 
@@ -113,7 +113,7 @@ async def purge(call: PageCall) -> Action:
         scope=Scope.ADMIN,
         name=queue,
         bill=[
-            f"This drops {number(waiting)} messages for good: {number(stats.ready)} ready, "
+            f"This drops {counted(waiting, 'message')} for good: {number(stats.ready)} ready, "
             f"{number(stats.delayed)} delayed, {number(stats.unacked)} with consumers, "
             f"{number(stats.dead)} dead.",
         ],

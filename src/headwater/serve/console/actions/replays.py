@@ -10,7 +10,7 @@ from headwater.log.replaying import ReplayRequest
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import stream_link
-from headwater.serve.console.render import age, number, size
+from headwater.serve.console.render import age, counted, number, size
 from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 
@@ -29,7 +29,7 @@ async def replay(call: PageCall) -> Action:
     count = max(last - max(first, info.first) + 1, 0)
     each = info.bytes / info.length if info.length else 0
     bill = [
-        f"This writes {number(count)} messages, about {size(count * each)}, to {asked.target}, "
+        f"This writes {counted(count, 'message')}, about {size(count * each)}, to {asked.target}, "
         + (f"which has {number(target.length)}." if target.exists else "which this creates.")
     ]
     if first < info.first:

@@ -18,7 +18,7 @@ from headwater.serve.console.actions.action import Action, cli_words, given, pla
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import stream_link
 from headwater.serve.console.outside_readers import CONSUMER
-from headwater.serve.console.render import number, policy, size
+from headwater.serve.console.render import counted, number, policy, size
 from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
 from headwater.text_or_base64 import to_text
@@ -41,7 +41,8 @@ class _Need(NamedTuple):
     def passed_by(self, end: int, first: int) -> str:
         """Say how much of what it needs an eviction up to an offset would take from it."""
         missed = end + 1 - max(self.offset, first)
-        return f"{self.who} has not read all of it: it misses up to {number(missed)} messages."
+        most = counted(missed, "message")
+        return f"{self.who} has not read all of it: it misses up to {most}."
 
 
 async def _needs(call: PageCall, info: StreamInfo) -> list[_Need]:
@@ -66,7 +67,7 @@ async def evict(call: PageCall) -> Action:
     handle = call.hw.stream(stream)
     info = await handle.info()
     end = min(up_to, info.last)
-    bill = [f"This evicts {number(max(end - info.first + 1, 0))} messages for good."]
+    bill = [f"This evicts {counted(max(end - info.first + 1, 0), 'message')} for good."]
     passed = [need for need in await _needs(call, info) if need.offset <= end]
     bill += [need.passed_by(end, info.first) for need in passed]
     if not passed:
@@ -103,7 +104,9 @@ async def retain(call: PageCall) -> Action:
     if not wanted:
         bill.append("Nothing would be evicted now.")
     elif force or not waited:
-        bill.append(f"This evicts {at_least}{number(wanted)} messages now, and {_passing(passed)}.")
+        bill.append(
+            f"This evicts {at_least}{counted(wanted, 'message')} now, and {_passing(passed)}."
+        )
         bill += [need.passed_by(seen.limit, info.first) for need in passed]
     else:
         now = max(waited[0].offset - info.first, 0)
@@ -181,8 +184,8 @@ async def delete(call: PageCall) -> Action:
         scope=Scope.ADMIN,
         name=stream,
         bill=[
-            f"This deletes {number(info.length)} messages, {size(info.bytes)}, for good, with "
-            f"{number(groups)} groups and {number(readers)} registered readers.",
+            f"This deletes {counted(info.length, 'message')}, {size(info.bytes)}, for good, with "
+            f"{counted(groups, 'group')} and {counted(readers, 'registered reader')}.",
             "A stream of the same name written later starts at offset 1.",
         ],
         method="DELETE",
@@ -215,8 +218,8 @@ async def write(call: PageCall) -> Action:
         scope=Scope.WRITE,
         name=stream,
         bill=[
-            f"This appends one message with the tag {tag!r}: {number(len(value))} bytes of {kind}, "
-            f"{number(len(headers))} headers. Waiting groups get it at once."
+            f"This appends one message with the tag {tag!r}: {counted(len(value), 'byte')} of "
+            f"{kind}, {counted(len(headers), 'header')}. Waiting groups get it at once."
         ],
         method="POST",
         path=f"/v1/streams/{path_part(stream)}/messages",
