@@ -12,14 +12,14 @@ from tests.support.stores import Stores
 
 def completed(capsys: pytest.CaptureFixture[str], words: str) -> list[str]:
     """Return what is offered for the last of some words, as bash asks for it."""
-    from headwater.cli.main import app
+    from headwater.cli.narrowing import narrowed
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMP_WORDS", f"headwater {words}")
         patch.setenv("COMP_CWORD", str(len(words.split(" "))))
         patch.setenv("_HEADWATER_COMPLETE", "complete_bash")
         with pytest.raises(SystemExit):
-            app(prog_name="headwater")
+            narrowed(())(prog_name="headwater")
     return capsys.readouterr().out.split()
 
 

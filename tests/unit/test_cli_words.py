@@ -246,9 +246,30 @@ def test_the_help_of_the_program_is_the_same_without_the_commands_of_groups(
     assert "Write, read and manage streams." in texts[0]
 
 
-def test_words_are_completed_among_all_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("line", "group"),
+    [
+        ("headwater ", None),
+        ("headwater stream", None),
+        ("headwater stream ", "stream"),
+        ("headwater queue st", "queue"),
+        ("headwater --store x queue st", "queue"),
+        ("headwater strem re", None),
+    ],
+)
+def test_words_are_completed_among_all_commands_that_can_be_meant(
+    line: str, group: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [path for path in paths(app) if group in (None, path[0])]
     monkeypatch.setenv("_HEADWATER_COMPLETE", "complete_bash")
-    assert list(paths(narrowed(()))) == list(paths(app))
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    assert list(paths(narrowed(()))) == wanted
+    monkeypatch.delenv("COMP_CWORD")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", f"{line}r")
+    assert set(wanted) <= set(paths(narrowed(())))
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line.strip())
+    assert set(wanted) <= set(paths(narrowed(())))
 
 
 def test_a_client_waits_for_no_function_of_arrow() -> None:

@@ -54,7 +54,7 @@ _GROUPS = {
 }
 # Options before the command that take a word.
 _TAKING = ("--store", "--profile", "--config")
-# Set by the shell when it wants words completed, of any command.
+# Set by the shell when it wants a word completed; there are no other words then.
 _COMPLETING = "_HEADWATER_COMPLETE"
 
 
@@ -68,7 +68,10 @@ def narrowed(words: Sequence[str]) -> typer.Typer:
 
     Words that ask for its help get every name, but groups without their commands. Others, which
     name no command, get all that there is, so that the error for an unknown name can list them.
+    When the shell completes a word, the words before it count.
     """
+    completing = _COMPLETING in os.environ and not words
+    words = _words_to_complete() if completing else words
     while words and words[0].partition("=")[0] in _TAKING:
         words = words[1 if "=" in words[0] else 2 :]
     name = words[0] if words else ""
@@ -78,9 +81,17 @@ def narrowed(words: Sequence[str]) -> typer.Typer:
         return _program((name,), {})
     if name in VERSION_OPTIONS:
         return _program((), {})
-    if name in HELP_OPTIONS or not (words or _COMPLETING in os.environ):
+    if name in HELP_OPTIONS or not (words or completing):
         return _program(_COMMANDS, {group: typer.Typer() for group in _GROUPS})
     return every_command()
+
+
+def _words_to_complete() -> list[str]:
+    """Return the words of a line before the one to complete, or fewer, as the shell gave them."""
+    if "COMP_CWORD" in os.environ:
+        return os.environ.get("COMP_WORDS", "").split()[1 : int(os.environ["COMP_CWORD"])]
+    # Shells differ in whether a space ends it: the last word may be the one to complete.
+    return os.environ.get("_TYPER_COMPLETE_ARGS", "").split()[1:-1]
 
 
 def _program(commands: Iterable[str], groups: Mapping[str, typer.Typer]) -> typer.Typer:
