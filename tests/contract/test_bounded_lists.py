@@ -137,6 +137,20 @@ def group(client: Headwater, stream: Stream) -> Group:
     return group
 
 
+def test_more_than_one_batch_may_have_is_buried(stream: Stream) -> None:
+    for _ in range(2):
+        stream.write_many([("t", bytes(MB)) for _ in range(40)])
+    stream.write_many([("t", b"small")] * 20)
+    group = stream.group("g", dead_letters=True)
+    taken = 0
+    while taken < 100:
+        # None of them expires before all are taken.
+        taken += len(group.read(100, ack_ms=FAR, expire_ms=FAR))
+    assert group.bury(range(1, 101)) == 100
+    assert (group.info().dead, group.info().pending) == (100, 0)
+    assert [letter.origin for letter in group.dead(max_bytes=200 * MB)] == list(range(1, 101))
+
+
 def test_dead_letters_end_at_as_many_bytes(client: Headwater, group: Group) -> None:
     assert numbers(group.dead(max_bytes=3 * MB)) == [0, 1, 2]
     assert numbers(group.dead(max_bytes=1)) == [0]

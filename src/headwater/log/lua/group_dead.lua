@@ -6,7 +6,7 @@
 
   KEYS   1 the stream
   ARGV   1 group   2 number of the batch that was written, or ''   3 its first offset among the dead letters
-         4 messages in a batch at most
+         4 messages in a batch at most; fewer when they have 16 MiB
   Reply  { messages that became dead letters by this call, number of the batch to write now,
            { first, last, attempt, ... } of it ({} when there is none), stream of the dead letters }
          error HW_NO_GROUP
@@ -43,6 +43,25 @@ local function drop_expired(G, group)
   end
   save_group(G, group)
   return { 0, 0, {}, '' }
+end
+
+-- What a batch has at most, so that it can be written as one: its bytes, and those that they have unpacked.
+local BURIED_BYTES = '16777216:16777216'
+
+-- Returns the ranges to bury next, as text: up to `room` messages, and as many bytes as one write may have.
+local function next_batch(K, G, stream, room)
+  local parts, bag = {}, new_bag(stream, BURIED_BYTES, nil)
+  -- Only their size matters, as for a blocked member.
+  bag.waiter = ''
+  for _, range in ipairs(waiting_ranges(G, STEP_RANGES)) do
+    if room <= 0 or bag.bytes >= bag.limit then break end
+    local first, last = math.max(range.first, stream.first), math.min(range.last, range.first + room - 1)
+    if first <= last then last = math.max(collect(K, stream, first, last, math.huge, bag), range.first) end
+    room = room - (last - range.first + 1)
+    parts[#parts + 1] = table.concat({ digits(range.first), digits(last), digits(range.attempt) }, ':')
+    bag.entries = {}
+  end
+  return parts
 end
 
 -- Numbers are higher than those of any removed group of this name: the stream of the dead letters outlives
@@ -93,13 +112,7 @@ redis.register_function{
       buried = note_buried(G, group, written_at)
     end
     if group.burying == '' then
-      local parts, room = {}, math.min(most, group.noted and STEP_RANGES or most)
-      for _, range in ipairs(waiting_ranges(G, STEP_RANGES)) do
-        if room <= 0 then break end
-        local last = math.min(range.last, range.first + room - 1)
-        room = room - (last - range.first + 1)
-        parts[#parts + 1] = table.concat({ digits(range.first), digits(last), digits(range.attempt) }, ':')
-      end
+      local parts = next_batch(K, G, stream, math.min(most, group.noted and STEP_RANGES or most))
       if #parts > 0 then
         local number = next_burial(G)
         change(group, 'burials', number)
