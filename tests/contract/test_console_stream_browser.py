@@ -52,8 +52,16 @@ def tab(chromium: Browser, server: Server) -> Iterator[Tab]:
         assert not tab.faults
 
 
-def drag(tab: Tab, start: float, end: float, *, select: bool = False) -> None:
-    """Drag over the row of the group, between two shares of its width."""
+RENEWED = "const at = document.getElementById('stream'); at.outerHTML = at.outerHTML"
+
+
+def drag(
+    tab: Tab, start: float, end: float, *, select: bool = False, renewed: bool = False
+) -> None:
+    """Drag over the row of the group, between two shares of its width.
+
+    It is ``renewed`` meanwhile, as the page renews itself every few seconds.
+    """
     box = tab.page.locator(".ruler .row svg.strip").nth(2).bounding_box()
     assert box is not None
     middle = box["y"] + box["height"] / 2
@@ -62,6 +70,8 @@ def drag(tab: Tab, start: float, end: float, *, select: bool = False) -> None:
     tab.page.mouse.move(box["x"] + box["width"] * start, middle)
     tab.page.mouse.down()
     tab.page.mouse.move(box["x"] + box["width"] * (start + end) / 2, middle)
+    if renewed:
+        tab.page.evaluate(RENEWED)
     tab.page.mouse.move(box["x"] + box["width"] * end, middle)
     tab.page.mouse.up()
     if select:
@@ -69,8 +79,11 @@ def drag(tab: Tab, start: float, end: float, *, select: bool = False) -> None:
 
 
 def window(tab: Tab) -> tuple[int, int]:
-    ruler = tab.page.locator("[data-ruler]")
-    return int(ruler.get_attribute("data-first") or 0), int(ruler.get_attribute("data-last") or 0)
+    """Return what the ruler shows; both ends at one moment."""
+    first, last = tab.page.locator("[data-ruler]").evaluate(
+        "ruler => [ruler.dataset.first, ruler.dataset.last]"
+    )
+    return int(first), int(last)
 
 
 def wait_for_window(tab: Tab, before: tuple[int, int]) -> tuple[int, int]:
@@ -103,6 +116,21 @@ def test_a_ruler_is_zoomed_by_dragging_by_the_wheel_and_by_keys(tab: Tab, stream
     assert closer[1] - closer[0] < before[1] - before[0]
     tab.page.locator("a[data-zoom]", has_text="all").click()
     assert wait_for_window(tab, closer) == (1, 10_000)
+
+
+@pytest.mark.parametrize("select", [False, True])
+def test_a_drag_ends_where_it_ends_although_the_page_is_renewed_meanwhile(
+    tab: Tab, stream: Stream, select: bool
+) -> None:
+    tab.open(f"/console/streams/{stream.name}")
+    drag(tab, 0.25, 0.5, select=select, renewed=True)
+    if select:
+        found = tab.page.locator(".selection a", has_text="Zoom").get_attribute("href") or ""
+        low, high = map(int, re.findall(r"=(\d+)", found))
+    else:
+        low, high = wait_for_window(tab, (1, 10_000))
+    assert low == pytest.approx(2500, abs=60)
+    assert high == pytest.approx(5000, abs=60)
 
 
 def test_a_ruler_says_what_is_pointed_at_and_a_click_reads_there(tab: Tab, stream: Stream) -> None:

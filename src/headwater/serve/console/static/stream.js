@@ -15,9 +15,8 @@
     const strip = event.target.closest(".ruler .row:not(.whole) svg.strip");
     return strip && { strip, ruler: strip.closest("[data-ruler]") };
   };
-  const offsetAt = (event, { strip, ruler }) => {
+  const offsetAt = (event, { strip, ruler, box = strip.getBoundingClientRect() }) => {
     const { first, last } = facts(ruler);
-    const box = strip.getBoundingClientRect();
     const share = Math.max(0, Math.min((event.clientX - box.left) / box.width, 1));
     return Math.max(first, Math.min(Math.floor(first + share * (last - first + 1)), last));
   };
@@ -90,8 +89,8 @@
     for (const line of document.querySelectorAll(".pointed")) if (!ruler || !ruler.contains(line)) line.hidden = true;
     if (!ruler) return;
     const line = ruler.querySelector(".pointed");
-    if (drag && drag.moved && drag.ruler === ruler) {
-      const [low, high] = [drag.from, offsetAt(event, over)].sort((a, b) => a - b);
+    if (drag && drag.moved) {
+      const [low, high] = [drag.from, offsetAt(event, drag)].sort((a, b) => a - b);
       line.textContent = `${drag.select ? "select" : "zoom to"} ${number(low)} – ${number(high)}: ${number(high - low + 1)}`;
     } else {
       const offset = offsetAt(event, over);
@@ -107,7 +106,9 @@
   document.addEventListener("pointerdown", (event) => {
     const over = event.button === 0 && event.pointerType !== "touch" && stripOf(event);
     if (!over) return;
-    drag = { ...over, from: offsetAt(event, over), x: event.clientX, moved: false, select: event.shiftKey };
+    // Where the strip is now: it is replaced when the page is renewed, and then is nowhere.
+    const box = over.strip.getBoundingClientRect();
+    drag = { ...over, box, from: offsetAt(event, over), x: event.clientX, moved: false, select: event.shiftKey };
   });
   document.addEventListener("pointermove", (event) => {
     if (!drag || (!drag.moved && Math.abs(event.clientX - drag.x) < 5)) return;
@@ -136,7 +137,8 @@
     location.href = `${over.ruler.dataset.stream}?at=${offsetAt(event, over)}#messages`;
   });
 
-  const band = (ruler, from, to) => {
+  const band = (begun, from, to) => {
+    const ruler = begun.isConnected ? begun : document.querySelector("[data-ruler]") || begun;
     const { first, last } = facts(ruler);
     const scale = 1000 / (last - first + 1);
     const [low, high] = [from, to].sort((a, b) => a - b);
