@@ -61,8 +61,11 @@ def filled(hw: Headwater, engine: sa.Engine) -> Filled:
 
 @pytest.fixture(scope="module")
 def api(server: Server, engine: sa.Engine) -> Iterator[ApiServer]:
-    with ApiServer(server.url, front=Console, db=str(engine.url)) as api:
-        yield api
+    with pytest.MonkeyPatch.context() as patch:
+        # Jobs that are noted for somebody stay with them, although nobody renews the note.
+        patch.setattr("headwater.serve.jobs.engine._LOOK_S", 3600.0)
+        with ApiServer(server.url, front=Console, db=str(engine.url)) as api:
+            yield api
 
 
 @pytest.fixture(scope="module")

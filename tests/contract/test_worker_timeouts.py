@@ -140,10 +140,10 @@ def test_a_handler_may_take_many_deadlines_as_long_as_it_has_no_limit(
         begun.append(message.offset)
         assert free.wait(60)
 
-    with at_work(crew.worker(stream, handler, ack_ms=1200, concurrency=4)):
+    with at_work(crew.worker(stream, handler, ack_ms=2000, concurrency=4)):
         until(lambda: len(begun) == 3)
         # Somebody else would get them as soon as a deadline is over.
-        assert stream.group("g").read(3, ack_ms=1000, block_ms=4000) == []
+        assert stream.group("g").read(3, ack_ms=1000, block_ms=5000) == []
         free.set()
         until(all_done(stream.group("g"), 3))
     assert sorted(begun) == [1, 2, 3]
