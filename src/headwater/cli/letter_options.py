@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,18 +60,21 @@ class LetterFlags(OptionGroup):
     after: BuriedAfter = None
     before: BuriedBefore = None
 
-    def filter(self, tag: str | None = None, named: object = None) -> LetterFilter | None:
-        """Return the filter that options ask for, None when there is none.
-
-        Refuses one together with letters that are ``named``.
-        """
+    def filter(self, tag: str | None = None) -> LetterFilter | None:
+        """Return the filter that options ask for; None when there is none."""
         after, before = _ms(self.after, "--after"), _ms(self.before, "--before")
         found = LetterFilter(tag, self.error, self.min_attempts, after, before)
-        if found == LetterFilter():
-            return None
-        if named:
+        return None if found == LetterFilter() else found
+
+    def arguments(
+        self, named: object, count: int | None, rate: int | None, tag: str | None = None
+    ) -> dict[str, Any]:
+        """Return the arguments of ``redrive`` and ``discard``; refuses names beside a filter."""
+        matching = self.filter(tag)
+        if named and matching is not None:
             raise typer.BadParameter("name letters, or give --tag, --error and the like, not both")
-        return found
+        chosen = {"letters": named, "matching": matching, "rate_per_s": rate}
+        return chosen if count is None else chosen | {"count": count}
 
 
 def _ms(word: str | None, option: str) -> int | None:

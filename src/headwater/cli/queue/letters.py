@@ -13,7 +13,6 @@ from headwater.cli.letter_output import confirm_all
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, Count, StoreUrl, Yes
 from headwater.cli.queue.cli_types import QueueName, check_ids, known_queue, show_items
-from headwater.queue.limits import MAX_LETTERS
 
 _Ids = Annotated[
     list[str] | None,
@@ -49,11 +48,10 @@ def redrive(
     as_json: AsJson = False,
 ) -> None:
     """Return dead letters to the queue; their attempts are counted from 1 again."""
-    matching = fitting.filter(named=ids)
+    chosen = fitting.arguments(ids or None, count, rate)
     check_ids(ids or ())
-    most = MAX_LETTERS if count is None else count
     with known_queue(store, name) as queue:
-        done = queue.redrive(ids or None, count=most, matching=matching, rate_per_s=rate)
+        done = queue.redrive(**chosen)
     view = views.queues.QueueRedrivenView(queue=name, returned=done)
     output.answer(view, f"brought back: {done}", as_json)
 
@@ -71,12 +69,11 @@ def discard(
     as_json: AsJson = False,
 ) -> None:
     """Remove dead letters permanently; asks before it removes all."""
-    matching = fitting.filter(named=ids)
+    chosen = fitting.arguments(ids or None, count, rate)
     check_ids(ids or ())
     with known_queue(store, name) as queue:
         if not ids and count is None:
-            confirm_all("Remove", name, queue.stats().dead, matching, yes)
-        most = MAX_LETTERS if count is None else count
-        done = queue.discard(ids or None, count=most, matching=matching, rate_per_s=rate)
+            confirm_all("Remove", name, queue.stats().dead, chosen["matching"], yes)
+        done = queue.discard(**chosen)
     view = views.queues.DiscardedView(queue=name, discarded=done)
     output.answer(view, f"discarded: {done}", as_json)

@@ -13,7 +13,6 @@ from headwater.cli.letter_output import confirm_all, redriven_text, show_letters
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, Count, GroupName, StoreUrl, StreamName, Yes
 from headwater.cli.stream.groups import known_group
-from headwater.log.limits import MAX_LETTERS, MAX_READ
 
 _Named = Annotated[
     list[str] | None,
@@ -58,10 +57,9 @@ def redrive(
 ) -> None:
     """Return dead letters to the group; their attempts are counted from 1 again."""
     parsed = options.offsets(offsets) if offsets else None
-    matching = fitting.filter(tag, named=parsed)
-    most = MAX_READ if count is None else count
+    chosen = fitting.arguments(parsed, count, rate, tag)
     with known_group(store, name, group) as found:
-        done = found.redrive(most, letters=parsed, matching=matching, rate_per_s=rate)
+        done = found.redrive(**chosen)
     view = views.streams.RedrivenView.of(done, stream=name, group=group)
     output.answer(view, redriven_text([done], "stream"), as_json)
 
@@ -82,11 +80,10 @@ def discard(
 ) -> None:
     """Discard dead letters; asks before it discards all. Their stream keeps them by retention."""
     parsed = options.offsets(offsets) if offsets else None
-    matching = fitting.filter(tag, named=parsed)
+    chosen = fitting.arguments(parsed, count, rate, tag)
     with known_group(store, name, group) as found:
         if parsed is None and count is None:
-            confirm_all("Forget", group, found.info().dead, matching, yes)
-        most = MAX_LETTERS if count is None else count
-        done = found.discard(parsed, count=most, matching=matching, rate_per_s=rate)
+            confirm_all("Forget", group, found.info().dead, chosen["matching"], yes)
+        done = found.discard(**chosen)
     view = views.streams.LettersDiscardedView(stream=name, group=group, discarded=done)
     output.answer(view, f"discarded: {done}", as_json)

@@ -13,7 +13,6 @@ from headwater.cli.letter_output import confirm_all, redriven_text, show_letters
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, Count, GroupName, StoreUrl, TopicName, Yes
 from headwater.cli.topic.groups import known_group
-from headwater.log.limits import MAX_LETTERS, MAX_READ
 
 _Named = Annotated[
     list[str] | None,
@@ -59,10 +58,9 @@ def redrive(
 ) -> None:
     """Return dead letters to the group; their attempts are counted from 1 again."""
     parsed = options.in_topic(offsets) if offsets else None
-    matching = fitting.filter(tag, named=parsed)
+    chosen = fitting.arguments(parsed, count, rate, tag)
     with known_group(store, name, group) as found:
-        most = MAX_READ if count is None else count
-        done = found.redrive(most, letters=parsed, matching=matching, rate_per_s=rate)
+        done = found.redrive(**chosen)
     if as_json:
         output.show_json(
             *(
@@ -90,11 +88,11 @@ def discard(
 ) -> None:
     """Discard dead letters; asks before it discards all. Their streams keep them by retention."""
     parsed = options.in_topic(offsets) if offsets else None
-    matching = fitting.filter(tag, named=parsed)
+    chosen = fitting.arguments(parsed, count, rate, tag)
     with known_group(store, name, group) as found:
         if parsed is None and count is None:
-            confirm_all("Forget", group, sum(info.dead for info in found.info()), matching, yes)
-        most = MAX_LETTERS if count is None else count
-        done = found.discard(parsed, count=most, matching=matching, rate_per_s=rate)
+            all_dead = sum(info.dead for info in found.info())
+            confirm_all("Forget", group, all_dead, chosen["matching"], yes)
+        done = found.discard(**chosen)
     view = views.streams.TopicLettersDiscardedView(topic=name, group=group, discarded=done)
     output.answer(view, f"discarded: {done}", as_json)
