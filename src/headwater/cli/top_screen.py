@@ -205,7 +205,7 @@ class TopScreen:
         readers += [one for query in sample.queries for one in spark_reads(query, stream)]
         picture = draw(info, window, found, readers[:_ROWS], sample.now_ms)
         # Also while a stream is shown, the sample is renewed: its rate comes from it.
-        rate = self._stream_rates.of(stream, _EVERY_S)
+        rate = self._stream_rates.of(stream)
         return ruler_picture(info, rate, picture, output.console().width)
 
 

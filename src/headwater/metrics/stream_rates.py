@@ -29,12 +29,12 @@ class StreamRates:
         self._newest = _Mark(0, {})
         watch.follow(self._note)
 
-    def of(self, stream: str, every_s: float) -> float | None:
+    def of(self, stream: str) -> float | None:
         """Return the rate of a stream; None if it is not known, or no longer.
 
-        The store is sampled this often from now on; nobody waits for that.
+        The store is sampled every five seconds at least from now on; nobody waits for that.
         """
-        self._watch.ask(every_s)
+        self._watch.ask(_MARK_MS / 1000)
         sample, newest = self._watch.latest, self._newest
         if self._watch.clock() - sample.at > _OLD_S + 2 * sample.took_s:
             return None

@@ -13,7 +13,7 @@ from headwater.serve.console.outside_readers import CONSUMER
 from headwater.serve.tokens import Grant, Scope
 
 # While somebody looks, the store is sampled so often, however many look.
-RENEWED_S: Final = 2.0
+_EVERY_S: Final = 2.0
 
 
 class ConsumerLetterCount(NamedTuple):
@@ -27,7 +27,7 @@ class ConsumerLetterCount(NamedTuple):
 
 async def sampled(call: PageCall) -> StoreSample:
     """Return the newest sample that is whole; raises an error while the store does not answer."""
-    sample = await call.served.watch.whole(RENEWED_S)
+    sample = await call.served.watch.whole(_EVERY_S)
     if call.grant.everywhere(Scope.READ):
         return sample
 

@@ -13,7 +13,6 @@ from headwater.serve.api.routes import NDJSON
 from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.bounded_reads import shown_messages
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.pages.sampled import RENEWED_S
 from headwater.serve.console.pages.stream_forecast import forecast_words
 from headwater.serve.console.pages.stream_ruler import ruler_of
 from headwater.serve.console.positions import moment_of, steps_of
@@ -54,7 +53,7 @@ async def frame(call: PageCall, info: StreamInfo, tab: str) -> Context:
         "info": info,
         "tabs": tabs,
         "tab": tab,
-        "rate": call.served.stream_rates.of(info.name, RENEWED_S),
+        "rate": call.served.stream_rates.of(info.name),
         "forecast": forecast and forecast_words(forecast),
         "may_admin": may_admin,
         "may_write": may_write,

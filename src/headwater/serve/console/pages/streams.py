@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from headwater.log.types import GroupInfo
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.pages.sampled import RENEWED_S
 from headwater.views import overview
 
 
@@ -15,5 +14,5 @@ async def show_streams(call: PageCall) -> Context:
     groups: dict[str, list[GroupInfo]] = {}
     for row in await call.hw.store.run(overview.groups_of(streams)):
         groups.setdefault(row.stream, []).append(row.group)
-    rates = {name: call.served.stream_rates.of(name, RENEWED_S) for name in names}
+    rates = {name: call.served.stream_rates.of(name) for name in names}
     return {"streams": streams, "groups": groups, "rates": rates, "part": part}
