@@ -128,7 +128,7 @@ def test_whoever_dies_is_followed_by_another_who_continues(
                 if count == told:
                     raise Died
                 count += 1
-                single = Cluster(Pool([instance.url], "murmur3", 1000), 1)
+                single = Cluster(Pool([instance.url], "murmur3", 30_000), 1)
                 await honest(single, layout)
                 await single.close()
             return [layout]

@@ -63,7 +63,7 @@ def assert_lies(replicas: list[Replica], farm: str, expected: dict[str, States])
     """Every cluster has all of every key, where its hash says, and nothing anywhere else."""
     held: dict[str, set[bytes]] = {replica.url: set() for replica in replicas}
     for plan in parse_farm(farm):
-        pool = Pool(plan.urls, "murmur3", 1000)
+        pool = Pool(plan.urls, "murmur3", 30_000)
         for key, states in expected.items():
             url = plan.urls[pool.index(key.encode())]
             (replica,) = [one for one in replicas if one.url == url]
