@@ -1,4 +1,4 @@
-"""A second client for operations that take turns, and data directories for embedded servers."""
+"""A second client for operations that take turns, data directories, consumers as processes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 import headwater
 from headwater.store import embedded
 from headwater.store.store import Store
+from tests.support.consumer_processes import ConsumerProcesses
+from tests.support.consumers import create_tables
+from tests.support.zygote import Zygote
 
 
 @pytest.fixture
@@ -29,3 +33,24 @@ def directory() -> Iterator[Path]:
     yield path
     embedded.stop(path, now=True)
     shutil.rmtree(parent)
+
+
+@pytest.fixture(scope="module")
+def members() -> Iterator[Zygote]:
+    """A process that forks consumers and workers."""
+    with Zygote("tests.support.members") as members:
+        yield members
+
+
+@pytest.fixture(params=["sync", "async"])
+def manner(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def consumers(
+    members: Zygote, engine: sa.Engine, database_url: str, store_url: str, name: str
+) -> ConsumerProcesses:
+    """Start consumers of the stream or topic ``name`` in processes of their own."""
+    create_tables(engine)
+    return ConsumerProcesses(members, database_url, store_url, name)

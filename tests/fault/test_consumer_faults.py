@@ -10,9 +10,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -21,50 +19,22 @@ from headwater import Headwater, Message
 from headwater.outbox import write_reset
 from headwater.sql.engines import open_engine
 from tests.support.blocking import Loop
-from tests.support.consumers import Desk, create_tables, effects, numbers, running, writes
+from tests.support.consumer_processes import ConsumerProcesses
+from tests.support.consumers import Desk, applied, effects, numbers, running, writes
 from tests.support.entries import entries
 from tests.support.postgres import Postgres
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
 from tests.support.streamers import logged
-from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
 
 STEPS = ["read", "begun", "moved", "in the handler", "handled", "committed", "reported"]
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote("tests.support.members") as zygote:
-        yield zygote
-
-
 @pytest.fixture
 def store_url(stores: Stores) -> str:
     return stores.url("plain")
-
-
-@pytest.fixture(params=["sync", "async"])
-def manner(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def start(
-    zygote: Zygote, engine: sa.Engine, database_url: str, store_url: str, name: str
-) -> Callable[..., int]:
-    """Start a consumer "c" in a process of its own."""
-    create_tables(engine)
-
-    def start(**order: Any) -> int:
-        return zygote.start(database_url, store_url, name="c", stream=name, **order)
-
-    return start
-
-
-def applied(engine: sa.Engine, count: int) -> Callable[[], bool]:
-    return lambda: len(effects(engine, "c")) >= count
 
 
 # ── Consumers ────────────────────────────────────────────────────────────────────────────────
@@ -73,8 +43,7 @@ def applied(engine: sa.Engine, count: int) -> Callable[[], bool]:
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_consumer_may_die_at_any_step(
-    zygote: Zygote,
-    start: Callable[..., int],
+    consumers: ConsumerProcesses,
     manner: str,
     engine: sa.Engine,
     hw: Headwater,
@@ -86,21 +55,20 @@ def test_a_consumer_may_die_at_any_step(
     stream.write_many(entries(60))
     # A position is reported once a second at most, and here there is only one.
     times = 1 if step == "reported" else times
-    dying = start(manner=manner, batch=10, step=step, times=times)
-    assert zygote.wait(dying) == -signal.SIGKILL
+    dying = consumers.start(manner=manner, batch=10, step=step, times=times)
+    assert consumers.wait(dying) == -signal.SIGKILL
     assert effects(engine, "c") == numbers(1, len(effects(engine, "c")))
     stream.write_many(entries(5, 61))
-    going_on = start(manner=manner, batch=10)
+    going_on = consumers.start(manner=manner, batch=10)
     until(applied(engine, 65))
-    assert zygote.end(going_on) == 0
+    assert consumers.end(going_on) == 0
     assert effects(engine, "c") == numbers(1, 65)
     assert stream.info().readers == {"consumer:c": 66}
 
 
 @pytest.mark.parametrize("step", ["moved", "restored", "in the handler", "handled", "committed"])
 def test_a_reset_is_applied_once_wherever_its_consumer_dies(
-    zygote: Zygote,
-    start: Callable[..., int],
+    consumers: ConsumerProcesses,
     manner: str,
     engine: sa.Engine,
     hw: Headwater,
@@ -109,23 +77,22 @@ def test_a_reset_is_applied_once_wherever_its_consumer_dies(
 ) -> None:
     stream = hw.stream(name)
     stream.write_many(entries(20))
-    before = start(manner=manner)
+    before = consumers.start(manner=manner)
     until(applied(engine, 20))
-    assert zygote.end(before) == 0
+    assert consumers.end(before) == 0
     write_reset(stream, "c", 15, None)
     stream.write_many(entries(4, 22))
-    assert zygote.wait(start(manner=manner, step=step)) == -signal.SIGKILL
-    going_on = start(manner=manner)
+    assert consumers.run(manner=manner, step=step) == -signal.SIGKILL
+    going_on = consumers.start(manner=manner)
     until(lambda: effects(engine, "c")[-1:] == [25])
-    assert zygote.end(going_on) == 0
+    assert consumers.end(going_on) == 0
     # The state was set to "nothing", valid at 15; what came since was applied to it.
     assert effects(engine, "c") == [*numbers(16, 20), *numbers(22, 25)]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_two_processes_of_one_name_may_die_at_any_moment(
-    zygote: Zygote,
-    start: Callable[..., int],
+    consumers: ConsumerProcesses,
     engine: sa.Engine,
     hw: Headwater,
     name: str,
@@ -135,7 +102,7 @@ def test_two_processes_of_one_name_may_die_at_any_moment(
     dice = random.Random(seed)
     stream = hw.stream(name)
     manners = ["sync", "async"]
-    pids = [start(manner=manner, batch=dice.choice([3, 20, 100])) for manner in manners]
+    pids = [consumers.start(manner=manner, batch=dice.choice([3, 20, 100])) for manner in manners]
     until(lambda: stream.info().readers)
     last = 0
     for _ in range(12):
@@ -145,10 +112,10 @@ def test_two_processes_of_one_name_may_die_at_any_moment(
             last += size
         stream.retain(max_count=dice.choice([0, 10]))
         dying = dice.randrange(2)
-        assert zygote.end(pids[dying], signal.SIGKILL) == -signal.SIGKILL
-        pids[dying] = start(manner=manners[dying], batch=dice.choice([3, 20, 100]))
+        assert consumers.end(pids[dying], signal.SIGKILL) == -signal.SIGKILL
+        pids[dying] = consumers.start(manner=manners[dying], batch=dice.choice([3, 20, 100]))
     until(applied(engine, last))
-    assert [zygote.end(pid) for pid in pids] == [0, 0]
+    assert [consumers.end(pid) for pid in pids] == [0, 0]
     assert effects(engine, "c") == numbers(1, last)
     assert stream.retain(max_count=0).held == 0
 

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from headwater import Headwater
 from tests.support.consumer_letters import noted
-from tests.support.consumers import create_tables, effects, numbers
+from tests.support.consumer_processes import ConsumerProcesses
+from tests.support.consumers import applied, effects, numbers
 from tests.support.entries import entries, pairs
 from tests.support.servers import until
 from tests.support.stores import Stores
-from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote("tests.support.members") as zygote:
-        yield zygote
 
 
 @pytest.fixture
@@ -31,32 +23,9 @@ def store_url(stores: Stores) -> str:
     return stores.url("plain")
 
 
-@pytest.fixture(params=["sync", "async"])
-def manner(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def start(
-    zygote: Zygote, engine: sa.Engine, database_url: str, store_url: str, name: str
-) -> Callable[..., int]:
-    """Start a consumer "c" in a process of its own."""
-    create_tables(engine)
-
-    def start(**order: Any) -> int:
-        return zygote.start(database_url, store_url, name="c", stream=name, **order)
-
-    return start
-
-
-def applied(engine: sa.Engine, count: int) -> Callable[[], bool]:
-    return lambda: len(effects(engine, "c")) >= count
-
-
 @pytest.mark.parametrize("step", ["given up", "buried", "begun", "moved", "in the handler"])
 def test_a_letter_is_written_once_wherever_its_consumer_dies(
-    zygote: Zygote,
-    start: Callable[..., int],
+    consumers: ConsumerProcesses,
     manner: str,
     engine: sa.Engine,
     hw: Headwater,
@@ -66,20 +35,19 @@ def test_a_letter_is_written_once_wherever_its_consumer_dies(
     hw.stream(name).write_many(entries(12))
     order = {"manner": manner, "guilty": [4, 5, 9], "on_error": "skip", "attempts": 1}
     times = 2 if step in ("given up", "buried") else 5
-    assert zygote.wait(start(step=step, times=times, **order)) == -signal.SIGKILL
-    going_on = start(**order)
+    assert consumers.run(step=step, times=times, **order) == -signal.SIGKILL
+    going_on = consumers.start(**order)
     until(applied(engine, 9))
     grave = hw.stream(f"{name}.c.dead")
     until(lambda: grave.info().last == 3)
-    assert zygote.end(going_on) == 0
+    assert consumers.end(going_on) == 0
     assert effects(engine, "c") == [1, 2, 3, 6, 7, 8, 10, 11, 12]
     assert pairs(grave.read(1, 100)) == [entries(1, offset)[0] for offset in (4, 5, 9)]
 
 
 @pytest.mark.parametrize("step", ["given up", "buried"])
 def test_a_message_whose_letter_was_written_before_a_kill_has_its_effect_once(
-    zygote: Zygote,
-    start: Callable[..., int],
+    consumers: ConsumerProcesses,
     manner: str,
     engine: sa.Engine,
     hw: Headwater,
@@ -88,15 +56,15 @@ def test_a_message_whose_letter_was_written_before_a_kill_has_its_effect_once(
 ) -> None:
     hw.stream(name).write_many(entries(12))
     order = {"manner": manner, "on_error": "skip", "attempts": 1}
-    dying = start(step=step, times=2, guilty=[4, 5], **order)
-    assert zygote.wait(dying) == -signal.SIGKILL
+    dying = consumers.start(step=step, times=2, guilty=[4, 5], **order)
+    assert consumers.wait(dying) == -signal.SIGKILL
     # A redrive before the consumer has retried the message leaves it to that.
-    assert zygote.wait(start(act="redrive", **order)) == 0
+    assert consumers.run(act="redrive", **order) == 0
     assert effects(engine, "c") == [1, 2, 3, 4]
-    going_on = start(**order)
+    going_on = consumers.start(**order)
     until(applied(engine, 12))
-    assert zygote.end(going_on) == 0
-    assert zygote.wait(start(act="redrive", **order)) == 0
+    assert consumers.end(going_on) == 0
+    assert consumers.run(act="redrive", **order) == 0
     assert effects(engine, "c") == [1, 2, 3, 4, *numbers(5, 12)]
     assert hw.stream(f"{name}.c.dead").info().length == 0
 
@@ -109,9 +77,8 @@ def test_a_message_whose_letter_was_written_before_a_kill_has_its_effect_once(
     ],
 )
 @pytest.mark.parametrize("times", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 3))])
-def test_redrives_at_once_apply_each_letter_once_wherever_one_dies(
-    zygote: Zygote,
-    start: Callable[..., int],
+def test_redrives_at_once_apply_each_letter_once_wherever_one_died(
+    consumers: ConsumerProcesses,
     manner: str,
     engine: sa.Engine,
     hw: Headwater,
@@ -121,26 +88,26 @@ def test_redrives_at_once_apply_each_letter_once_wherever_one_dies(
 ) -> None:
     hw.stream(name).write_many(entries(12))
     order = {"manner": manner, "on_error": "skip", "attempts": 1}
-    guilty = [2, 4, 6, 8, 10]
-    giving_up = start(guilty=guilty, **order)
+    letters = list(range(1, 12, 2))
+    giving_up = consumers.start(guilty=letters, **order)
     until(lambda: hw.stream(name).info().readers == {"consumer:c": 13})
-    assert zygote.end(giving_up) == 0
-    # One redrive fails on what another one applies at the same time, and is killed.
-    failing = start(act="redrive", guilty=guilty, step=step, times=times, **order)
-    fixed = start(act="redrive", **order)
-    assert zygote.wait(failing) in (-signal.SIGKILL, 0)
-    assert zygote.wait(fixed) == 0
+    assert consumers.end(giving_up) == 0
+    # Alone, so that it comes to its step for certain; it fails on every other letter.
+    failing = {"act": "redrive", "guilty": letters[::2], **order}
+    assert consumers.run(step=step, times=times, **failing) == -signal.SIGKILL
+    # One redrive fails on what another one applies at the same time.
+    at_once = [consumers.start(**failing), consumers.start(act="redrive", **order)]
+    assert [consumers.wait(pid) for pid in at_once] == [0, 0]
     grave = hw.stream(f"{name}.c.dead")
     for _ in range(3):
-        assert zygote.wait(start(act="redrive", **order)) == 0
+        assert consumers.run(act="redrive", **order) == 0
     assert grave.info().length == 0
     assert sorted(effects(engine, "c")) == numbers(1, 12)
 
 
 @pytest.mark.parametrize(("step", "left"), [("dropped", 3), ("discarded", 0)])
 def test_letters_are_discarded_all_or_not_wherever_a_discard_dies(
-    zygote: Zygote,
-    start: Callable[..., int],
+    consumers: ConsumerProcesses,
     manner: str,
     engine: sa.Engine,
     hw: Headwater,
@@ -150,15 +117,15 @@ def test_letters_are_discarded_all_or_not_wherever_a_discard_dies(
 ) -> None:
     hw.stream(name).write_many(entries(12))
     order = {"manner": manner, "on_error": "skip", "attempts": 1}
-    giving_up = start(guilty=[4, 5, 9], **order)
+    giving_up = consumers.start(guilty=[4, 5, 9], **order)
     until(lambda: hw.stream(name).info().readers == {"consumer:c": 13})
-    assert zygote.end(giving_up) == 0
-    assert zygote.wait(start(act="discard", step=step, **order)) == -signal.SIGKILL
+    assert consumers.end(giving_up) == 0
+    assert consumers.run(act="discard", step=step, **order) == -signal.SIGKILL
     grave = hw.stream(f"{name}.c.dead")
     assert grave.info().length == 3, "they are evicted last"
     assert len(noted(engine, name)) == left
     # What is discarded has no effect any more; a letter that was to be, and is not, still has.
-    assert zygote.wait(start(act="redrive", **order)) == 0
+    assert consumers.run(act="redrive", **order) == 0
     assert grave.info().length == 0
     assert noted(engine, name) == []
     again = [4, 5, 9] if left else []
@@ -166,8 +133,7 @@ def test_letters_are_discarded_all_or_not_wherever_a_discard_dies(
 
 
 def test_a_discard_that_died_is_completed_by_the_next(
-    zygote: Zygote,
-    start: Callable[..., int],
+    consumers: ConsumerProcesses,
     manner: str,
     engine: sa.Engine,
     hw: Headwater,
@@ -175,11 +141,11 @@ def test_a_discard_that_died_is_completed_by_the_next(
 ) -> None:
     hw.stream(name).write_many(entries(6))
     order = {"manner": manner, "on_error": "skip", "attempts": 1}
-    giving_up = start(guilty=[2, 4], **order)
+    giving_up = consumers.start(guilty=[2, 4], **order)
     until(lambda: hw.stream(name).info().readers == {"consumer:c": 7})
-    assert zygote.end(giving_up) == 0
-    assert zygote.wait(start(act="discard", step="discarded", **order)) == -signal.SIGKILL
-    assert zygote.wait(start(act="discard", **order)) == 0
+    assert consumers.end(giving_up) == 0
+    assert consumers.run(act="discard", step="discarded", **order) == -signal.SIGKILL
+    assert consumers.run(act="discard", **order) == 0
     assert hw.stream(f"{name}.c.dead").info().length == 0
     assert noted(engine, name) == []
     assert effects(engine, "c") == [1, 3, 5, 6]

@@ -5,29 +5,22 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from headwater import Headwater, LostFuture
-from tests.support.consumers import Desk, create_tables, drain, effects, numbers
+from tests.support.consumer_processes import ConsumerProcesses
+from tests.support.consumers import Desk, drain, effects, numbers
 from tests.support.entries import entries
 from tests.support.forwarder import Forwarder
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
-from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
 
 PARTITIONS = 3
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote("tests.support.members") as zygote:
-        yield zygote
 
 
 @pytest.fixture
@@ -37,22 +30,19 @@ def store_url(stores: Stores) -> str:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_two_processes_that_share_a_topic_may_die_at_any_moment(
-    zygote: Zygote,
+    consumers: ConsumerProcesses,
     engine: sa.Engine,
-    database_url: str,
-    store_url: str,
     hw: Headwater,
     name: str,
     seed: int,
 ) -> None:
     """Retention goes as far as it may meanwhile: a gap would end them with an error."""
-    create_tables(engine)
     dice = random.Random(seed)
     topic = hw.topic(name, partitions=PARTITIONS)
 
     def start(manner: str) -> int:
         order = {"manner": manner, "partitions": PARTITIONS, "batch": dice.choice([3, 20, 100])}
-        return zygote.start(database_url, store_url, name="c", stream=name, **order)
+        return consumers.start(**order)
 
     def applied() -> list[list[int]]:
         return [effects(engine, f"c/{place}") for place in range(PARTITIONS)]
@@ -69,10 +59,10 @@ def test_two_processes_that_share_a_topic_may_die_at_any_moment(
         for place in range(PARTITIONS):
             topic.partition(place).retain(max_count=dice.choice([0, 10]))
         dying = dice.randrange(2)
-        assert zygote.end(pids[dying], signal.SIGKILL) == -signal.SIGKILL
+        assert consumers.end(pids[dying], signal.SIGKILL) == -signal.SIGKILL
         pids[dying] = start(manners[dying])
     until(lambda: sum(map(len, applied())) >= last)
-    assert [zygote.end(pid) for pid in pids] == [0, 0]
+    assert [consumers.end(pid) for pid in pids] == [0, 0]
     assert applied() == [numbers(1, info.last) for info in topic.info()]
     assert [topic.partition(place).retain(max_count=0).held for place in range(3)] == [0, 0, 0]
 

@@ -58,6 +58,11 @@ def effects(engine: sa.Engine, consumer: str) -> list[int]:
         return list(conn.execute(query.order_by(EFFECTS.c.number)).scalars())
 
 
+def applied(engine: sa.Engine, count: int) -> Callable[[], bool]:
+    """Return whether the consumer "c" has applied that many messages, as a condition."""
+    return lambda: len(effects(engine, "c")) >= count
+
+
 def numbers(first: int, last: int, without: Collection[int] = ()) -> list[int]:
     """Return the offsets from one to another, both included, without some."""
     return [number for number in range(first, last + 1) if number not in without]
