@@ -121,6 +121,7 @@ def test_a_repeated_run_leaves_the_same_files(
     cut_small(monkeypatch)
     dying = in_process(_die_at, "all files written", options["url"], stream.name, place)
     dying.join(60)
+    assert dying.exitcode == -signal.SIGKILL
     left = {path.name for path in Path(place).rglob("*.parquet")}
     run_archiver(options["url"], stream.name, place)
     named = {Path(file.path).name for file in Archive(place, stream.name).require().files}

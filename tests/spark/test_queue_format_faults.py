@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from headwater.spark.queues import sink
 from headwater.spark.queues.sink import QueueStreamWriter, QueueWriter
 from headwater.spark.queues.target import QueueAddress
 from headwater.store.store import Store
+from tests.support.meanwhile import meanwhile
 from tests.support.servers import Server, until
 from tests.support.spark.dying_queue import FORMAT, STEPS_OF_A_COMMIT, queue_sink_that_dies
 from tests.support.spark.queues import intakes, popped
@@ -214,12 +214,9 @@ def test_a_store_may_die_in_the_middle_of_a_commit(
                 server.kill()
                 server.restart()
 
-        killer = threading.Thread(target=kill_twice)
-        killer.start()
         writer = QueueWriter(QueueAddress(server.url, name), None)
-        writer.commit([writer.write(iter([batch])) for batch in batches(range(1, 4001), 2)])
-        killer.join(60)
-        assert not killer.is_alive()
+        with meanwhile(kill_twice):
+            writer.commit([writer.write(iter([batch])) for batch in batches(range(1, 4001), 2)])
         assert sorted(popped(queue)) == list(range(4001))
 
 

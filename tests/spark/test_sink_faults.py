@@ -12,8 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.sql_sink.plan import plan_write
 from headwater.spark.sql_sink.source import SqlWriter
+from tests.support.meanwhile import meanwhile
 from tests.support.postgres import Postgres, postgres_folder
 from tests.support.servers import Server, until
 from tests.support.spark.dying_sinks import (
@@ -239,15 +239,6 @@ def test_a_driver_may_die_in_the_middle_of_a_commit(
 
 
 # ── Servers ──────────────────────────────────────────────────────────────────────────────────
-
-
-@contextlib.contextmanager
-def meanwhile(work: Callable[[], None]) -> Iterator[None]:
-    """Do some work in a thread during a block; what fails in it fails the test."""
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(work)
-        yield
-        done.result()
 
 
 def test_the_store_may_die_in_the_middle_of_a_commit(
