@@ -53,6 +53,15 @@ def measured(operation: Operation[Any], sizes: list[int]) -> Operation[Any]:
 # ── Streams and groups ───────────────────────────────────────────────────────────────────────
 
 
+def test_small_batches_of_producers_are_read_together(stream: Stream) -> None:
+    for number in range(3):
+        rows = [(f"t-{n}", b"%02d" % n) for n in range(10)]
+        stream.write_many(rows, producer="p", sequence=number)
+    group = stream.group("g")
+    assert len(group.read(100)) == 30
+    assert group.read(100) == []
+
+
 def test_a_read_ends_when_its_messages_have_as_many_bytes(stream: Stream) -> None:
     stream.write_many(LARGE)
     at, found = 1, []

@@ -69,8 +69,7 @@ def renew(tabs: list[Tab], part: str) -> None:
 
 def calls_per_s(tabs: list[Tab], raw: redis.Redis, part: str) -> float:
     """Return how many calls a second the server gets while every tab renews itself again."""
-    # What it takes to open a tab, with the first examination, is not what an open one costs.
-    tabs[-1].page.wait_for_selector("#verdict a")
+    # What it takes to open a tab is not what an open one costs.
     renew(tabs, part)
     began, before = time.monotonic(), calls(raw)
     while time.monotonic() - began < COUNTED_S:
@@ -95,6 +94,8 @@ def test_open_tabs_cost_the_store_less_than_five_calls_a_second(
             try:
                 for tab in tabs:
                     tab.open("/console")
+                # The first examination is over when its verdict is shown.
+                tabs[-1].page.wait_for_selector("#verdict a")
                 steady = calls_per_s(tabs, raw, "part=now")
                 print(f"\n{TABS} tabs: {steady:.1f} calls a second, examinations {examining:.1f}")
                 assert steady + examining < PROMISED_PER_S, "all tabs share one sampler"
@@ -111,6 +112,8 @@ def test_an_open_stream_with_retention_costs_the_store_less_than_five_calls_a_se
     with ApiServer(store.url, front=Console, history=0) as api, store.client() as raw:
         tab = Tab(chromium, f"http://127.0.0.1:{api.port}")
         try:
+            tab.open("/console")
+            tab.page.wait_for_selector("#verdict a")
             tab.open("/console/streams/s00")
             assert "50 wait for mail" in tab.page.locator("#stream-line").inner_text()
             cost = calls_per_s([tab], raw, "/streams/s00")

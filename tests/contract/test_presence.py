@@ -180,7 +180,7 @@ def test_a_server_reports_itself_and_shows_who_does(server: Server, hw: Headwate
         assert "<script>alert" not in page
         assert f"shop:app{EVIL}" in html.unescape(page)
         alarms = html.unescape(api.client().get("/console").body.decode())
-        assert "mail of shop:app" in alarms
+        assert "Part mail of app shop:app" in alarms
     assert seen(hw, "server") == []
     hw.store.run(other.leave())
 

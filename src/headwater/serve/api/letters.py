@@ -11,13 +11,11 @@ import msgspec
 from msgspec import Meta
 
 from headwater.failures import LetterFilter
-from headwater.log.limits import MAX_OFFSET, MAX_PARTITIONS, MAX_READ
-from headwater.serve.api.fields import MAX_DIGITS, Count
+from headwater.log.limits import MAX_OFFSET, MAX_READ
+from headwater.serve.api.fields import Count
 
 _Moment = Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="Milliseconds since 1970.")]
 _Attempts = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
-# What one place is spelled with at most: an offset for each partition of a topic.
-Place = Annotated[str, Meta(max_length=MAX_PARTITIONS * (MAX_DIGITS + 1))]
 LettersCount = Annotated[int, Meta(ge=1, le=MAX_READ)]
 
 
@@ -42,7 +40,7 @@ class LettersQuery(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     count: Count = 100
-    from_: Place = msgspec.field(default="", name="from")
+    from_: str = msgspec.field(default="", name="from")
     tag: str | None = None
     error: str | None = None
     min_attempts: _Attempts | None = None

@@ -14,7 +14,6 @@ from headwater.queue.types import QueueItem
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds
 from headwater.serve.api.formats import value_of
-from headwater.serve.api.letters import Place
 from headwater.serve.api.routes import Route
 from headwater.serve.letter_lists import ListedPage, messages_in_queue
 from headwater.serve.tokens import Scope
@@ -129,7 +128,7 @@ class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     state: Literal["ready", "delayed", "unacked", "dead"] = "ready"
     count: Count = 10
-    from_: Place = msgspec.field(default="", name="from")
+    from_: str = msgspec.field(default="", name="from")
 
 
 class QueueStateBody(msgspec.Struct, forbid_unknown_fields=True):

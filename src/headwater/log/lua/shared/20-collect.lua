@@ -62,8 +62,8 @@ local function bag_entry(bag, entry)
   if not bag.seen[entry[1]] then
     bag.seen[entry[1]] = true
     bag.entries[#bag.entries + 1] = entry
-    local fields, bytes = entry[2], entry_bytes(entry)
-    count_bytes(bag, bytes, fields[1] == 'n' and unpacked_bytes(fields[#fields]) or bytes)
+    local blob, bytes = entry_field(entry, 'd'), entry_bytes(entry)
+    count_bytes(bag, bytes, blob and unpacked_bytes(blob) or bytes)
   end
 end
 

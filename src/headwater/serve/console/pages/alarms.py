@@ -233,11 +233,11 @@ def _of_outbox(status: Status | None, now_ms: int) -> Iterator[Alarm]:
 
 def _of_process(process: SeenProcess) -> Iterator[Alarm]:
     note = process.note
-    who = f"{note.name} (process {note.pid} on {note.host})"
+    who = f"{note.kind} {note.name} (process {note.pid} on {note.host})"
     if process.is_silent:
         yield Alarm(
             "look",
-            f"{who} has stopped reporting",
+            f"{who[:1].upper()}{who[1:]} has stopped reporting",
             "check whether it runs; it disappears from here after ten minutes",
             "/processes",
             "messages are handled in time",
@@ -248,7 +248,7 @@ def _of_process(process: SeenProcess) -> Iterator[Alarm]:
         if one.why and one.status != "running":
             yield Alarm(
                 "act",
-                f"{one.name} of {who} failed: {one.why}",
+                f"Part {one.name} of {who} failed: {one.why}",
                 "check its log; it restarts automatically, after longer pauses each time",
                 "/processes",
                 "messages are handled in time",
