@@ -17,15 +17,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import select
 import signal
+import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SLICE_S = 0.5
 
 
 @contextlib.contextmanager
@@ -89,9 +92,26 @@ class StopSignal:
 
     def wait(self, seconds: float) -> bool:
         """Wait this long for the request, and return whether it came."""
-        poll = select.poll()
-        poll.register(self._ask, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        return wait_for_any([self], seconds)
+
+
+def wait_for_any(signals: Iterable[StopSignal], seconds: float | None) -> bool:
+    """Wait until one of them is set, at most this long; returns whether one is.
+
+    It waits in slices. A signal of the process that comes just before a slice begins does not end
+    it, and its handler runs only after that: without slices it would be lost for as long as
+    nothing else happens.
+    """
+    poll = select.poll()
+    for one in signals:
+        poll.register(one, select.POLLIN)
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    left = deadline - time.monotonic()
+    while not poll.poll(max(0.0, min(left, _SLICE_S)) * 1000):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+    return True
 
 
 class AsyncStopSignal:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from headwater.stopping import STOP_SIGNALS, StopSignal, stop_on_signals
+from headwater.stopping import STOP_SIGNALS, StopSignal, stop_on_signals, wait_for_any
 
 THREADS = """
     from headwater.stopping import StopSignal, stop_on_signals
@@ -124,3 +124,39 @@ def test_a_thread_beside_the_main_one_cannot_wait_for_signals() -> None:
     thread.start()
     thread.join()
     assert refused.is_set()
+
+
+class PollThatMisses:
+    """A poll that has begun just after a signal came: it does not end before its time."""
+
+    def __init__(self, stop: StopSignal) -> None:
+        self._stop = stop
+        self.asked_ms: list[float] = []
+
+    def register(self, *_: object) -> None:
+        """Accept what is waited for."""
+
+    def poll(self, wait_ms: float) -> list[tuple[int, int]]:
+        """Return nothing at first; the handler of the signal runs after that."""
+        self.asked_ms.append(wait_ms)
+        if len(self.asked_ms) == 1:
+            self._stop.set()
+            return []
+        return [(0, 1)]
+
+
+@pytest.mark.parametrize("seconds", [600.0, None])
+def test_a_signal_that_comes_just_before_a_wait_begins_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, seconds: float | None
+) -> None:
+    stop = StopSignal()
+    missing = PollThatMisses(stop)
+    monkeypatch.setattr("headwater.stopping.select.poll", lambda: missing)
+    assert wait_for_any([stop], seconds)
+    assert len(missing.asked_ms) == 2
+    assert max(missing.asked_ms) <= 1000
+
+
+def test_a_wait_ends_in_its_time() -> None:
+    assert not wait_for_any([StopSignal()], 0)
+    assert not StopSignal().wait(0.01)

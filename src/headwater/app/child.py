@@ -153,14 +153,14 @@ class Child:
             if self._obey(ends, wait_s):
                 return
 
-    def _obey(self, ends: list[int], wait_s: float | None) -> bool:
+    def _obey(self, ends: list[int], wait_s: float) -> bool:
         """Wait for commands, so long; returns whether one of the ends became readable."""
         poll = select.poll()
         for end in ends:
             poll.register(end, select.POLLIN)
         if not self._commands.ended:
             poll.register(self._commands.pipe, select.POLLIN | select.POLLHUP)
-        ready = {number for number, _ in poll.poll(None if wait_s is None else wait_s * 1000)}
+        ready = {number for number, _ in poll.poll(wait_s * 1000)}
         if self._commands.pipe in ready:
             for command in self._commands.read():
                 if isinstance(command, Stop):
@@ -178,7 +178,7 @@ class Child:
     def _next(self) -> Command | None:
         """Wait for the next command; returns None when it is to stop."""
         while not self._waiting:
-            if self._stop.is_set() or self._obey([self._stop.fileno()], None):
+            if self._stop.is_set() or self._obey([self._stop.fileno()], REPORT_S):
                 return None
         return self._waiting.pop(0)
 

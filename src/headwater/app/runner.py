@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import select
 import threading
 from collections.abc import Callable, Iterable
 
@@ -18,7 +17,7 @@ from headwater.app.parts import Part
 from headwater.app.resources import Resources
 from headwater.errors import HeadwaterError
 from headwater.serve.processes import loop_factory
-from headwater.stopping import AsyncStopSignal, StopSignal
+from headwater.stopping import AsyncStopSignal, StopSignal, wait_for_any
 from headwater.store.presence import BEAT_S, FIRST_S, Presence, ReportedPart
 from headwater.store.reporting import program_name, reported_together
 
@@ -250,11 +249,3 @@ class Runner:
 def _run_loop(run: Callable[[], object]) -> None:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(run())  # type: ignore[arg-type]
-
-
-def wait_for_any(signals: Iterable[StopSignal], seconds: float | None) -> None:
-    """Wait until one of them is set, at most this long."""
-    poll = select.poll()
-    for one in signals:
-        poll.register(one, select.POLLIN)
-    poll.poll(None if seconds is None else seconds * 1000)

@@ -12,10 +12,10 @@ from headwater.app.checking import check_parts, refuse_faults
 from headwater.app.part_run import PartState
 from headwater.app.parts import Part, chosen
 from headwater.app.resources import Places, Resources
-from headwater.app.runner import Runner, wait_for_any
+from headwater.app.runner import Runner
 from headwater.errors import InvalidInput
 from headwater.inputs import Span, check_span
-from headwater.stopping import StopSignal, stop_on_signals
+from headwater.stopping import StopSignal, stop_on_signals, wait_for_any
 
 log = logging.getLogger("headwater.app")
 
