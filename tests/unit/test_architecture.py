@@ -9,7 +9,6 @@ import importlib
 import re
 import tomllib
 from collections import defaultdict
-from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -51,7 +50,7 @@ def drawing(page: Path, heading: str) -> list[str]:
     return block[1].splitlines()
 
 
-# ── Layers and tree ──────────────────────────────────────────────────────────────────────────
+# ── Layers ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_drawing_of_the_layers_is_what_import_linter_checks() -> None:
@@ -81,64 +80,6 @@ def test_every_module_has_a_layer() -> None:
         and not re.search(rf"(^|[ │]){entry.name}($|[/ ])", drawn)
     ]
     assert not missing, f"no layer of pyproject.toml and of ARCHITECTURE.md holds {missing}"
-
-
-def tree() -> dict[str, set[str]]:
-    """Return what the tree of ARCHITECTURE.md shows: each folder with what it lists."""
-    found: dict[str, set[str]] = {}
-    above: list[tuple[int, str]] = []
-    for line in drawing(ARCHITECTURE, "The tree"):
-        names = re.match(r"( +)((?:[\w.…/-]+(?:/|\.py)(?: |$))+)", line)
-        if names is None:
-            continue
-        depth = len(names[1])
-        while above and above[-1][0] >= depth:
-            above.pop()
-        parent = above[-1][1] if above else ""
-        for name in names[2].split():
-            found.setdefault(parent, set()).add(name)
-            path = f"{parent}{name}"
-        above.append((depth, path))
-    return found
-
-
-def holds_something(folder: Path) -> bool:
-    """Return whether a folder is more than the rest of one that was moved."""
-    return any(file.is_file() and "__pycache__" not in file.parts for file in folder.rglob("*"))
-
-
-@cache
-def entries(folder: str) -> set[str]:
-    """Return the modules and folders that really are in a folder, as the tree spells them."""
-    return {
-        f"{entry.name}/" if entry.is_dir() else entry.name
-        for entry in (ROOT / folder).iterdir()
-        if entry.suffix == ".py" or (entry.name != "__pycache__" and holds_something(entry))
-    }
-
-
-@pytest.mark.parametrize("folder", sorted(tree()))
-def test_the_tree_lists_what_is_in_a_folder(folder: str) -> None:
-    listed = tree()[folder]
-    where = f"ARCHITECTURE.md, 'The tree', {folder or 'top'}"
-    if not folder:
-        gone = {name for name in listed if not list(ROOT.glob(name.replace("…", "*")))}
-        assert not gone, f"{where}: take out {sorted(gone)}"
-        return
-    assert (ROOT / folder).is_dir(), f"{where}: there is no such folder"
-    gone = listed - entries(folder)
-    assert not gone, f"{where}: take out {sorted(gone)}"
-    # What a package says of itself is in its __init__.py; only that of headwater has more.
-    quiet = {"__init__.py", "conftest.py"}
-    missing = entries(folder) - listed - quiet
-    assert not missing, f"{where}: name {sorted(missing)}, with a few words of what it holds"
-
-
-def test_the_tree_shows_every_layer() -> None:
-    listed = tree()["src/headwater/"]
-    assert {name for name in listed if name.endswith("/")} == {
-        f"{entry.parent.name}/" for entry in SOURCE.glob("*/__init__.py")
-    }
 
 
 # ── Names ────────────────────────────────────────────────────────────────────────────────────
@@ -214,29 +155,6 @@ def test_every_server_function_that_is_named_anywhere_exists() -> None:
         if name not in functions
     }
     assert not gone, f"these name server functions that do not exist: {sorted(gone)}"
-
-
-# ── Rooms and their tests ────────────────────────────────────────────────────────────────────
-
-
-def expand(pattern: str) -> list[str]:
-    """Return the patterns that a shell makes of one with braces."""
-    braces = re.search(r"\{(.*?)\}", pattern)
-    if braces is None:
-        return [pattern]
-    head, rest = pattern[: braces.start()], pattern[braces.end() :]
-    return [found for word in braces[1].split(",") for found in expand(f"{head}{word}{rest}")]
-
-
-def test_every_test_is_in_the_table_of_rooms() -> None:
-    table = CONTRIBUTING.read_text("utf-8").partition("### Which tests go with what")[2]
-    patterns = [p for row in re.findall(r"`(tests/[\w*/{},]+\.py)`", table) for p in expand(row)]
-    matched = {pattern: set(ROOT.glob(pattern)) for pattern in patterns}
-    idle = [pattern for pattern, found in matched.items() if not found]
-    assert not idle, f"CONTRIBUTING.md, 'Which tests go with what': nothing is called {idle}"
-    left = {name_of(file) for file in ROOT.glob("tests/*/test_*.py")}
-    left -= {name_of(file) for found in matched.values() for file in found}
-    assert not left, f"CONTRIBUTING.md, 'Which tests go with what': no row runs {sorted(left)}"
 
 
 # ── Keys ─────────────────────────────────────────────────────────────────────────────────────

@@ -11,9 +11,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "tests", "bench", "examples")
-MOST_LINES = 350
-# The tree of errors is read as a whole.
-WHOLE = {"src/headwater/errors.py"}
 # Sharing a connection is for asyncio only: a thread has one to itself.
 WITHOUT_TWIN = {"src/headwater/store/aio_exchange.py", "src/headwater/store/aio_pipe.py"}
 EMPTY_WORDS = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
@@ -38,17 +35,6 @@ def classes() -> Iterator[tuple[str, str]]:
             for node in ast.walk(ast.parse(file.read_text("utf-8"))):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     yield node.name, name_of(file)
-
-
-def test_no_file_is_longer_than_somebody_reads_at_once() -> None:
-    large = {
-        name_of(file): lines
-        for file in files(".py", ".lua", ".java", ".sql")
-        if (lines := len(file.read_text("utf-8").splitlines())) > MOST_LINES
-    }
-    longer = {name: n for name, n in large.items() if name not in WHOLE}
-    assert not longer, f"more than {MOST_LINES} lines: split by promise or by idea: {longer}"
-    assert set(large) >= WHOLE, f"no longer large: take out of WHOLE in {__file__}"
 
 
 def test_the_name_of_a_public_class_names_one_class() -> None:
