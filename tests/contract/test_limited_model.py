@@ -63,7 +63,7 @@ class LimitMachine(TaggedGroupMachine):
         assert not self.open, "everything comes in the end"
         assert group.info().pending == 0
         assert not self.client.scrub(self.stream.name, kinds={"stream"}).defects
-        self.assert_no_keys("flying", "tags", "keys", "buckets", "kept")
+        self.assert_no_keys("flying", "tags", "keys", "lanes", "untagged", "buckets")
         self.stream.delete()
         for tag, deliveries in self.seen.items():
             text = self.limits.rate_per_key if tag else self.limits.rate

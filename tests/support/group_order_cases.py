@@ -56,10 +56,8 @@ def has_stopped(case: GroupCase) -> None:
     case.read(1)
     at = MESSAGES + 2
     case.stream.write("t", b"most")
-    case.raw("HSET", f"{case.group_key}:before", at, MESSAGES + 1)
-    case.raw(
-        "ZADD", f"{case.group_key}:tails", at, *case.raw("ZRANGE", f"{case.group_key}:tails", 0, 0)
-    )
+    tag = case.raw("HKEYS", f"{case.group_key}:keys")[0]
+    case.raw("ZADD", f"{case.group_key}:lanes", 0, tag + b"%016d" % at)
 
 
 def has_many_ranges(case: GroupCase) -> None:

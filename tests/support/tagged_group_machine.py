@@ -61,7 +61,7 @@ class TaggedGroupMachine(RuleBasedStateMachine):
         """Check that the group has none of these keys."""
         for part in parts:
             key = f"hw:s:{{{self.stream.name}}}:g:1:g:{part}"
-            assert self.client.store.command("EXISTS", key)[0] == 0, "nothing is left"
+            assert self.client.store.command("EXISTS", key)[0] == 0, f"{part} is left"
 
     @rule(picks=PICKS, later=st.booleans(), release=st.booleans())
     def nack_or_release(self, picks: list[int], later: bool, release: bool) -> None:

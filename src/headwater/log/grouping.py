@@ -7,7 +7,13 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headwater.errors import HeadwaterError, InvalidInput, StoreError, UnreadableNode
+from headwater.errors import (
+    HeadwaterError,
+    InvalidInput,
+    StoreError,
+    UnknownGroup,
+    UnreadableNode,
+)
 from headwater.inputs import Duration
 from headwater.log import acks, counts, dead_letters, ordering
 from headwater.log.extents import extent
@@ -177,8 +183,8 @@ def read_now(
             found, holes = _deliver(reply.claims, runs)
             # Skip holes to their end, so that a member that reads a few messages does not walk
             # through them.
-            if holes and (terms.retry_ms is not None or holes[-1][1] > reply.claims[-1].last):
-                yield from acks.skip(group, reply.created, holes)
+            if holes:
+                yield from _end_holes(group, reply, holes, terms)
         messages += found
         # A claim of offsets that compaction emptied holds no message, a burial may have made room
         # for new messages, and a call looks at only a part of the due ones: look further.
@@ -282,6 +288,24 @@ def _deliver(
         if len(messages) - at != last - first + 1:
             holes += _missing(first, end, [message.offset for message in messages[at:]])
     return messages, holes
+
+
+def _end_holes(
+    group: GroupHandle, reply: GroupReadReply, holes: list[tuple[int, int]], terms: Terms
+) -> Operation[None]:
+    """Acknowledge the holes that were delivered to this reader, and skip those behind them."""
+    own: list[tuple[int, int]] = []
+    beyond = False
+    for low, high in holes:
+        claimed = [(max(low, first), min(high, last)) for first, last, _ in reply.claims]
+        own += [span for span in claimed if span[0] <= span[1]]
+        beyond = beyond or high > reply.claims[-1].last
+    if terms.retry_ms is not None and own:
+        # A group that was removed since it was read has nothing to acknowledge.
+        with contextlib.suppress(UnknownGroup):
+            yield from acks.ack(group, own)
+    if beyond:
+        yield from acks.skip(group, reply.created, holes)
 
 
 def _missing(first: int, last: int, present: list[int]) -> Iterator[tuple[int, int]]:

@@ -35,8 +35,8 @@ _TYPES: Final = {
 _WRITTEN: Final = (b":tail", b":nodes", b":index", b":producers", b":answers", b":publishing")
 _GROUP_PARTS: Final = (
     *(b":pending", b":due", b":expired", b":waiters", b":served", b":members", b":dead"),
-    *(b":failing", b":causes", b":before", b":after", b":tails"),
-    *(b":flying", b":tags", b":keys", b":buckets", b":kept"),
+    *(b":failing", b":causes", b":flying", b":tags", b":keys"),
+    *(b":lanes", b":untagged", b":buckets"),
 )
 _DELETED = re.compile(rb":deleted:\d+(:publishing)?")
 _GROUP = re.compile(rb":g:(\d+):(.*)", re.DOTALL)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain
 from operator import attrgetter
 from typing import Final
 
@@ -22,6 +21,9 @@ from headwater.store.call import Argument, Operation
 
 # What one call notes at most; the server is not held up for longer.
 TAGS_PER_CALL: Final = 500
+# An offset without a message, and a message that waits for no other.
+_HOLE: Final = b"\xff" * 8
+_NO_TAG: Final = bytes(8)
 
 
 def check_terms(options: GroupOptions, count: int, ack_ms: int | None) -> None:
@@ -70,18 +72,23 @@ def _read_tags(group: GroupHandle, start: int) -> Operation[tuple[Argument, ...]
     # What was evicted meanwhile is counted by the next read.
     if last < start or part.first > start:
         return ()
-    words: list[Argument] = []
+    tags = bytearray(_HOLE * (last - start + 1))
     for run in part.runs:
         if run.base <= last and run.last >= start:
             rows = run.cut(start, last).to_arrow()
+            digests = b"".join(map(_digest, rows.column("tag").to_pylist()))
             offsets = rows.column("offset").to_pylist()
-            digests = map(_digest, rows.column("tag").to_pylist())
-            words += chain.from_iterable(zip(offsets, digests, strict=True))
-    group.ahead += len(words) // 2
-    return (part.created, start, last, *words)
+            group.ahead += len(offsets)
+            if offsets and offsets[-1] - offsets[0] + 1 == len(offsets):
+                at = 8 * (offsets[0] - start)
+                tags[at : at + len(digests)] = digests
+                continue
+            for place, offset in enumerate(offsets):
+                at = 8 * (offset - start)
+                tags[at : at + 8] = digests[8 * place : 8 * place + 8]
+    return (part.created, start, last, bytes(tags))
 
 
 @lru_cache(maxsize=10_000)
-def _digest(tag: str) -> str:
-    # Messages without a tag wait for no other.
-    return blake2b(tag.encode(), digest_size=8).hexdigest() if tag else ""
+def _digest(tag: str) -> bytes:
+    return blake2b(tag.encode(), digest_size=8).digest() if tag else _NO_TAG

@@ -24,8 +24,20 @@ redis.register_function{
   flags = { 'allow-oom' },
 }
 
+-- Ends the pending messages among the offsets in args that no member has. Returns the same as end_ranges.
+local function skip_ranges(G, group, args, from, now)
+  local before = group.pending
+  local old, rest, parts, going_on = plan_cuts(G, args, from, false, lanes.budget(G, group))
+  for _, part in ipairs(parts) do
+    if part.waits or part.attempt > 0 and part.due > now and part.due ~= PARKED then rest[#rest + 1] = part end
+  end
+  if old[1] then replace_ranges(G, group, old, rest) end
+  return before - group.pending, going_on
+end
+
 --[[
-  hw_group_skip: acknowledge offsets that compaction emptied, whether pending or not delivered yet.
+  hw_group_skip: acknowledge offsets that compaction emptied and that no member has: those that were not delivered
+  yet, or are due again. A member that was given a message before it was compacted acknowledges that itself.
   A hole stays a hole, so any client may do so at any time, as long as the stream is the same one.
   KEYS   1 the stream
   ARGV   1 group   2 `created` as read   3.. first offset, last offset, ... in ascending order
@@ -41,7 +53,7 @@ redis.register_function{
     if not group then return no_group() end
     if stream.created ~= created then return { 0, -1 } end
     book_group(G, group)
-    local ended, going_on = end_ranges(G, group, args, 3)
+    local ended, going_on = skip_ranges(G, group, args, 3, server_ms())
     for i = 3, #args, 2 do
       local first, last = tonumber(args[i]), tonumber(args[i + 1])
       if going_on ~= -1 then last = math.min(last, going_on - 1) end
@@ -77,7 +89,7 @@ redis.register_function{
     local group = open_group(G, stream)
     if not group then return no_group() end
     book_group(G, group)
-    local old, rest, parts, going_on = plan_cuts(G, args, 3)
+    local old, rest, parts, going_on = plan_cuts(G, args, 3, false, lanes.budget(G, group))
     -- A range that is moved as a whole only gets another deadline; one that is cut is replaced by its
     -- parts.
     local cut, moved, deadlines = {}, 0, {}
@@ -103,10 +115,11 @@ redis.register_function{
         end
       end
     end
-    if group.limits and stays then flights.extend(G, group, spans, now, now + delay_ms) end
+    if stays then flights.hold(G, group, spans, now + delay_ms) end
+    lanes.set_time(G, group, spans, (stays and 1 or -1) * (now + delay_ms))
     if deadlines[1] then set_deadlines(G, group, deadlines) end
     if going[1] then replace_ranges(G, group, going, coming) end
-    if group.limits and not stays then flights.land(G, group, spans) end
+    if not stays then flights.land(G, group, spans) end
     save_group(G, group)
     if moved > 0 then serve(K, name, stream, now) end
     return { moved, going_on }

@@ -17,11 +17,12 @@ redis.register_function{
     local group = open_group(G, stream)
     if not group then return no_group() end
     book_group(G, group)
-    local old, waiting, strays, looked, dropped = {}, {}, {}, 0, 0
+    local old, rest, waiting, strays, looked, dropped = {}, {}, {}, {}, 0, 0
+    local most = lanes.budget(G, group)
     -- By rank, not by score: ranges that will be retried stay before those that expire.
     local due = redis.call('ZRANGE', G .. ':due', place, place + STEP_RANGES - 1, 'WITHSCORES')
     for i = 1, #due, 2 do
-      if tonumber(due[i + 1]) > now or group.noted and dropped >= STEP_RANGES then break end
+      if tonumber(due[i + 1]) > now or most and dropped >= most then break end
       looked = looked + 1
       local range = pending_at(G, due[i])
       if not range then
@@ -32,19 +33,24 @@ redis.register_function{
         waiting[#waiting + 1] = due[i]
       else
         old[#old + 1] = range
-        dropped = dropped + size_of(range)
+        local last = math.min(range.last, range.first + (most or math.huge) - 1)
+        if last < range.last then
+          range.due = tonumber(due[i + 1])
+          rest[#rest + 1] = part_of(range, last + 1, range.last)
+        end
+        dropped = dropped + last - range.first + 1
       end
     end
     if old[1] then
       load_counts(G, group)
-      replace_ranges(G, group, old, {})
+      replace_ranges(G, group, old, rest)
       change(group, 'expired', group.expired + dropped)
     end
     save_group(G, group)
     if waiting[1] then mark_expired(G, waiting) end
     if strays[1] then redis.call('ZREM', G .. ':due', unpack(strays)) end
     if dropped > 0 then serve(K, name, stream, now) end
-    return { dropped, (looked == STEP_RANGES or group.noted and dropped >= STEP_RANGES) and place or -1 }
+    return { dropped, (looked == STEP_RANGES or most and dropped >= most) and place or -1 }
   end,
   flags = { 'allow-oom' },
 }

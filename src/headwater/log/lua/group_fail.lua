@@ -42,7 +42,8 @@ redis.register_function{
       new[#new + 1] = part
     end
     if failed[1] then replace_ranges(G, group, old, new) end
-    if group.limits then flights.land(G, group, flights.spans_of(failed)) end
+    flights.land(G, group, flights.spans_of(failed))
+    for _, part in ipairs(failed) do lanes.set_time(G, group, { { part.first, part.last } }, -part.due) end
     save_group(G, group)
     failures.trim(G)
     for _, part in ipairs(failed) do
@@ -73,7 +74,7 @@ redis.register_function{
     local group = open_group(G, stream)
     if not group then return no_group() end
     book_group(G, group)
-    local old, new, parts, going_on = plan_cuts(G, args, 2)
+    local old, new, parts, going_on = plan_cuts(G, args, 2, false, lanes.budget(G, group))
     local returned, back = 0, {}
     for _, part in ipairs(parts) do
       if not part.waits and part.due ~= PARKED then
@@ -84,7 +85,8 @@ redis.register_function{
       new[#new + 1] = part
     end
     if returned > 0 then replace_ranges(G, group, old, new) end
-    if group.limits then flights.land(G, group, flights.spans_of(back)) end
+    flights.land(G, group, flights.spans_of(back))
+    lanes.set_time(G, group, flights.spans_of(back), 0)
     save_group(G, group)
     if returned > 0 then serve(K, name, stream, now) end
     return { returned, going_on }

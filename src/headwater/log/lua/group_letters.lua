@@ -211,7 +211,6 @@ redis.register_function{
     end
     save_group(G, group)
     for _, range in ipairs(gone) do failures.forget_causes(G, range.first, range.last) end
-    per_key.forget(G, group, gone)
     return { messages, not named and #members == STEP_RANGES and messages < room and 1 or 0 }
   end,
   flags = { 'allow-oom' },

@@ -16,13 +16,28 @@ redis.register_function{
     local before = redis.call('HGET', G, 'limits') or ''
     if before == text then return before end
     book_group(G, group)
-    local counted = group.limits and group.limits.most
+    local counted, noted = group.limits and group.limits.most, group.noted
     group.limits = limits.of(text)
-    group.noted = group.ordered or per_key.counted(group)
     if not counted and group.limits and group.limits.most then flights.count_before(G, group, now) end
+    -- Until nothing is parked any more, tags are noted as before.
+    if noted and not lanes.noted(group) then
+      group.draining = true
+      change(group, 'draining', '1')
+    elseif group.draining and (group.ordered or lanes.limited(group)) then
+      group.draining = false
+      change(group, 'draining', '')
+    end
+    group.noted = lanes.noted(group)
+    if group.noted and not noted then lanes.start(G, group) end
     redis.call('HSET', G, 'limits', text)
-    afterwards(flights.changed, G, group, now)
     save_group(G, group)
+    local terms = group.limits or {}
+    if not terms.most then redis.pcall('UNLINK', G .. ':flying') end
+    if not terms.rate_of_key then redis.pcall('UNLINK', G .. ':buckets') end
+    if group.noted then
+      afterwards(lanes.hurry, G, group, 0, lanes.most)
+      afterwards(lanes.look_after, G, group)
+    end
     serve(K, name, stream, now)
     return before
   end,

@@ -15,10 +15,10 @@
          15 '1' to have the group keep the order of each tag from now on; may be left out
          16 in a group that keeps order: offsets that the caller has and orders itself, "first-last first-last
          ..."; messages after them in their tags may be delivered to it, too; may be left out
-         17.. in a group that keeps order or has limits per key: tags to note; may be left out. `created` as
-         read, the first offset that was looked at, which is the one that the last reply named, the last one,
-         then offset and tag of each message in between, in ascending order, for up to 500 messages. A tag is
-         its BLAKE2b digest of 8 bytes in hexadecimal digits; '' for a message that waits for no other
+         17 in a group that keeps order or has limits per key: tags to note; may be left out. `created` as read
+         18 the first offset that was looked at, which is the one that the last reply named   19 the last one, 499
+         above it at most   20 for each offset in between 8 bytes: the BLAKE2b digest of its tag; zeros for a message
+         that waits for no other; 255 eight times for an offset without a message
   Reply  { claims, nodes, entries, created, sealed, stream last,
            ms until the next message is due or -1, 1 when messages wait to be buried,
            what was in the waiter's box or '',
@@ -107,8 +107,10 @@ redis.register_function{
       if limit ~= group.max_pending then change(group, 'max_pending', limit) end
     end
     if ordered and not group.ordered then
+      if not group.noted then lanes.start(G, group) end
       change(group, 'ordered', '1')
-      group.ordered, group.noted = true, true
+      change(group, 'draining', '')
+      group.ordered, group.draining, group.noted = true, false, true
     end
     if group.abandoned then
       redis.call('ZADD', K .. ':positions', 0, name)
@@ -117,8 +119,8 @@ redis.register_function{
     save_group(G, group)
     local bag = new_bag(stream, limits, kept)
     if group.noted then
-      bag.owned = tag_order.owned(owned or '')
-      if notes then tag_order.note(G, group, stream, args, 17, now) end
+      bag.owned = lanes.owned(owned or '')
+      if notes then lanes.note(G, group, stream, args, 17, now) end
     end
     redis.call('ZADD', G .. ':members', now, member)
     local known = group.wish and string.match(group.wish, '%d*$') == read_number
@@ -131,6 +133,11 @@ redis.register_function{
     end
     local due
     if #claims == 0 and boxed == '' then
+      if group.draining or group.noted and group.pending > 0 then
+        local drains = group.draining
+        lanes.look_after(G, group)
+        unfinished = unfinished or drains and group.pending > 0 and group.due <= now
+      end
       due = flights.next_look(G, stream, group, now)
       if wait_ms > 0 and not unfinished then
         if group.look then due = flights.turn(G, group, due, waiter) end
@@ -154,7 +161,7 @@ redis.register_function{
       due and group.max_pending >= 0 and math.max(due - now, 0) or -1, bury, boxed, unfinished and 1 or 0,
       -- The reply ends before the first nil.
       (with_first or group.noted) and stream.first or nil,
-      group.noted and (group.look and 0 or tag_order.unknown(G, stream, group)) or nil,
+      group.noted and (group.look and 0 or lanes.unknown(G, stream, group)) or nil,
     }
   end,
   flags = { 'allow-oom' },

@@ -26,16 +26,16 @@
   those that they replace; the next call adds them. It counts only with torn.
 ]]
 local NEVER = 0
--- The deadline of a message that waits for others of its tag (41-tag-order.lua).
+-- The deadline of a message that waits for others of its tag (41-lanes.lua).
 local PARKED = 9000000000000000
 -- How many ranges, found or not, one call looks at; a caller that asks for more gets the place to continue
 -- from.
 local STEP_RANGES = 256
 
--- Order by tag, for groups that keep it: 41-tag-order.lua.
-local tag_order = {}
--- Limits, for groups that have any: 52-limits.lua, and those by tag: 53-limits-per-key.lua.
-local flights, per_key = {}, {}
+-- Messages by tag, for groups that keep order or have limits per tag: 41-lanes.lua.
+local lanes = {}
+-- Limits, for groups that have any: 52-limits.lua.
+local flights = {}
 
 local function parse_pending(member)
   local first, last, attempt, expire = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
@@ -81,6 +81,7 @@ local function change(group, field, value)
 end
 
 local function save_group(G, group)
+  if group.lanes then lanes.flush(G, group) end
   local words, n = group.words, group.changed
   if n == 0 then return end
   group.words, group.changed = nil, 0
@@ -102,6 +103,14 @@ local function record_gap(group, first, last)
   local _, n = string.gsub(gaps, ' ', '')
   if n > 16 then gaps = string.gsub(gaps, '^%S+ ', '') end
   change(group, 'gaps', gaps)
+end
+
+-- Runs a step after the caller's own work is done: its failure must not look like a failure of the caller.
+local function afterwards(work, ...)
+  local done, fault, more = pcall(work, ...)
+  if done then return fault, more end
+  redis.log(redis.LOG_WARNING, 'headwater: ' .. tostring(type(fault) == 'table' and fault.err or fault))
+  return nil
 end
 
 -- ── Changing ranges ──────────────────────────────────────────────────────────────────────────────
@@ -141,10 +150,38 @@ local function remove_ranges(G, group, old, new)
     or refused(redis.pcall('ZREM', G .. ':pending', unpack(members)))
   if fault then
     change(group, 'torn', 1)
+    group.lanes = nil
     save_group(G, group)
     error(fault)
   end
   return gone
+end
+
+local function by_first(a, b)
+  return a.first < b.first
+end
+
+local function sorted(ranges)
+  local copy = {}
+  for i, range in ipairs(ranges) do copy[i] = range end
+  table.sort(copy, by_first)
+  return copy
+end
+
+-- Returns the offsets that are in some ranges and not in others, as a list of { first, last }.
+local function difference(ranges, others)
+  local spans, kept, place = {}, sorted(others), 1
+  for _, range in ipairs(sorted(ranges)) do
+    local at = range.first
+    while kept[place] and kept[place].last < at do place = place + 1 end
+    local i = place
+    while kept[i] and kept[i].first <= range.last do
+      if kept[i].first > at then spans[#spans + 1] = { at, kept[i].first - 1 } end
+      at, i = math.max(at, kept[i].last + 1), i + 1
+    end
+    if at <= range.last then spans[#spans + 1] = { at, range.last } end
+  end
+  return spans
 end
 
 -- Adds a range that was never delivered before, and its deadline.
@@ -164,6 +201,7 @@ local function note_unbooked(G, group, words, pending)
   change(group, 'unbooked', text)
   change(group, 'torn', 1)
   change(group, 'pending', pending)
+  group.lanes = nil
   save_group(G, group)
 end
 
@@ -171,9 +209,9 @@ end
 -- next call restores; or the new ranges are recorded, and the next call adds them. The caller saves the
 -- group. old: with their members; new: with `due`, or with `waits` when they wait for the dead letters.
 local function replace_ranges(G, group, old, new)
-  local pending, ended, landed = group.pending, nil, nil
-  if group.limits and old[1] and not group.landing then landed = tag_order.ended_of(old, new) end
-  if group.ordered and old[1] and tag_order.has_notes(G) then old, new, ended = tag_order.move_up(G, old, new) end
+  local pending, landed = group.pending, nil
+  if group.limits and old[1] then landed = difference(old, new) end
+  if group.noted then lanes.replaced(G, group, old, new) end
   if old[1] then pending = pending - remove_ranges(G, group, old, new) end
   if new[1] then
     local members, dues, waiting, soonest = {}, {}, {}, math.huge
@@ -204,8 +242,7 @@ local function replace_ranges(G, group, old, new)
     end
   end
   if pending ~= group.pending then change(group, 'pending', pending) end
-  if ended then tag_order.forget(G, ended) end
-  if landed then flights.land(G, group, landed, true) end
+  if landed then flights.land(G, group, landed) end
 end
 
 -- Gives ranges another deadline; words: due, start, ...
@@ -245,33 +282,45 @@ end
 
 -- Cuts the offsets in args out of the pending ranges; args are first, last, first, last, ... from a place on.
 -- Returns the ranges to remove, what is left of them, the parts in between (none when they are `ending`), and
--- the offset to continue from or -1. They ascend, so an offset may be in what the one before it left.
-local function plan_cuts(G, args, from, ending)
+-- the offset to continue from or -1. They ascend, so an offset may be in what the one before it left. budget: how
+-- many messages are cut out at most; nil for any number.
+local function plan_cuts(G, args, from, ending, budget)
   -- Offsets that do not end need another deadline, which doubles the work.
   local old, rest, parts, room = {}, {}, {}, ending and STEP_RANGES or STEP_RANGES / 2
   local done, left, lowest = 0, nil, 0
+  budget = budget or math.huge
   for i = from, #args, 2 do
     local first, last = to_number(args[i]), to_number(args[i + 1])
     if first < lowest then error({ err = 'ERR ranges of offsets must ascend' }) end
     lowest, first = first, math.max(first, done + 1)
-    if room <= 0 then return old, rest, parts, first end
+    if room <= 0 or budget <= 0 then return old, rest, parts, first end
     local ranges, place = {}, nil
-    local at = first
+    local at, again = first, nil
     if left and first <= left.last and first <= last then
-      ranges[1], at = table.remove(rest), left.last + 1
+      again, at = table.remove(rest), left.last + 1
+      ranges[1] = again
     end
     if at <= last then
       local found
       found, place = find_ranges(G, at, last, room, ending)
       -- A look-up takes longer than a range that it finds.
       room = room - math.max(#found, 1) - 1
-      for _, range in ipairs(found) do
-        old[#old + 1], ranges[#ranges + 1] = range, range
-      end
+      for _, range in ipairs(found) do ranges[#ranges + 1] = range end
     end
     if ranges[1] then left = nil end
     for _, range in ipairs(ranges) do
       local low, high = math.max(range.first, first), math.min(range.last, last)
+      if budget <= 0 then
+        place = low
+        break
+      end
+      if range ~= again then old[#old + 1] = range end
+      if high - low + 1 > budget then
+        high = low + budget - 1
+        place = high + 1
+        if not range.due and not range.waits then load_deadlines(G, { range }) end
+      end
+      budget = budget - (high - low + 1)
       if range.first < low then rest[#rest + 1] = part_of(range, range.first, low - 1) end
       if not ending then parts[#parts + 1] = part_of(range, low, high) end
       if high < range.last then
@@ -288,14 +337,8 @@ end
 -- Ends the pending messages among the offsets in args. Returns how many messages they were, and the offset to
 -- continue from or -1.
 local function end_ranges(G, group, args, from)
-  local before, left = group.pending, -1
-  if per_key.counted(group) or group.ordered and tag_order.has_notes(G) then args, from, left = tag_order.first_of(args, from) end
-  local old, rest, _, going_on = plan_cuts(G, args, from, true)
-  -- Messages that were done before are not in flight either: an earlier call may have stopped before it
-  -- recorded that.
-  group.landing = true
+  local before = group.pending
+  local old, rest, _, going_on = plan_cuts(G, args, from, true, lanes.budget(G, group))
   if old[1] then replace_ranges(G, group, old, rest) end
-  group.landing = nil
-  if group.limits then flights.land_all(G, group, args, from, going_on) end
-  return before - group.pending, going_on == -1 and left or going_on
+  return before - group.pending, going_on
 end

@@ -5,18 +5,18 @@
 -- asked for, when the caller names its field, "w:<waiter>".
 local function load_group(G, stream, ...)
   local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead_letters', 'due', 'handed',
-    'era', 'torn', 'seeking', 'burying', 'abandoned', 'format', 'ordered', 'unnoted', 'limits', 'bucket', ...)
+    'era', 'torn', 'seeking', 'burying', 'abandoned', 'format', 'ordered', 'unnoted', 'limits', 'bucket',
+    'draining', ...)
   check_format(f[12])
   if not f[1] or (f[7] or '') ~= stream.era then return nil end
   local group = {
     next = to_number(f[1]), pending = to_number(f[2]), max_pending = to_number(f[3]), dead_letters = f[4],
     due = to_number(f[5] or 0), handed = f[6] or '', torn = to_number(f[8] or 0),
-    seeking = to_number(f[9] or 0), burying = f[10] or '', abandoned = (f[11] or '') ~= '', wish = f[17],
+    seeking = to_number(f[9] or 0), burying = f[10] or '', abandoned = (f[11] or '') ~= '', wish = f[18],
     ordered = f[13] == '1', unnoted = to_number(f[14] or 0), limits = limits.of(f[15]),
-    bucket = to_number(f[16] or 0), changed = 0,
+    bucket = to_number(f[16] or 0), draining = f[17] == '1', changed = 0,
   }
-  -- Messages are delivered only after clients have noted their tags.
-  group.noted = group.ordered or per_key.counted(group)
+  group.noted = lanes.noted(group)
   return group
 end
 
@@ -69,11 +69,12 @@ end
 
 -- Everything pending is forgotten, and the group is at the offset that it seeks.
 local function finish_seek(G, group)
-  redis.call('UNLINK', G .. ':pending', G .. ':due', G .. ':expired', G .. ':failing', G .. ':before',
-    G .. ':after', G .. ':tails', G .. ':flying', G .. ':tags', G .. ':keys', G .. ':kept')
+  redis.call('UNLINK', G .. ':pending', G .. ':due', G .. ':expired', G .. ':failing', G .. ':tags',
+    G .. ':keys', G .. ':lanes', G .. ':untagged', G .. ':flying')
+  group.lanes = nil
   change(group, 'next', group.seeking)
   for _, field in ipairs({ 'pending', 'due', 'torn', 'seeking', 'unnoted' }) do change(group, field, 0) end
-  for _, field in ipairs({ 'handed', 'burying', 'unbooked' }) do change(group, field, '') end
+  for _, field in ipairs({ 'handed', 'burying', 'unbooked', 'draining' }) do change(group, field, '') end
   save_group(G, group)
 end
 

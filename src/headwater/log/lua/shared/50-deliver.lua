@@ -10,14 +10,6 @@ local HANDED_BYTES = 1024
 -- How many due ranges one read looks at; each may be in another node.
 local TAKE_RANGES = 128
 
--- Runs a step after the caller's own work is done: its failure must not look like a failure of the caller.
-local function afterwards(work, ...)
-  local done, fault, more = pcall(work, ...)
-  if done then return fault, more end
-  redis.log(redis.LOG_WARNING, 'headwater: ' .. tostring(type(fault) == 'table' and fault.err or fault))
-  return nil
-end
-
 -- Gives up ranges that have expired; with dead letters they stay pending. starts: of those that go to the
 -- dead letters. A range that is in both places is given up again.
 local function mark_expired(G, starts)
@@ -55,7 +47,8 @@ local function plan_range(K, stream, now, retry, expire, bag, plan, range, upto,
     local n = #plan.claims
     plan.claims[n + 1], plan.claims[n + 2], plan.claims[n + 3] = rest.first, covered, attempt
     plan.left = plan.left - (plan.limited and covered - rest.first + 1 or got)
-    if plan.owned then tag_order.own(plan.owned, rest.first, covered) end
+    -- What follows it in its tag may have been promised to the same reader.
+    if plan.noted and covered < math.min(rest.last, upto) then plan.full = true end
     if attempt > 1 or not plan.noted then plan.again = plan.again + got end
   elseif rest then
     if rest ~= range or cut then plan.new[#plan.new + 1] = rest end
@@ -63,77 +56,116 @@ local function plan_range(K, stream, now, retry, expire, bag, plan, range, upto,
   end
 end
 
--- Returns the parts of a range, up to an offset, that may and may not be delivered, by order and by the
--- limits per key; or nil when all of it may.
-local function parts_of(G, group, now, plan, range, upto)
-  local parts = plan.owned and tag_order.part(G, range, upto, plan.owned)
-  if not plan.keys then return parts end
-  local found, any = {}, parts and true
-  for _, part in ipairs(parts or { range }) do
-    local some = part.first <= upto and part.due <= now
-      and per_key.part(G, group, plan, part, math.min(part.last, upto), now)
-    any = any or some
-    for _, each in ipairs(some or { part }) do found[#found + 1] = each end
-  end
-  return any and found or nil
-end
-
--- The same in a group whose tags are noted: a message that must wait for others of its tag gets another
--- deadline. No message is delivered whose tag is not noted.
-local function plan_in_order(K, G, stream, group, now, retry, expire, bag, plan, range)
+-- The same in a group whose tags are noted: a message that must wait gets another deadline. No message is delivered
+-- whose tag is not noted.
+local function plan_by_tag(K, G, stream, group, now, retry, expire, bag, plan, range)
   local rest, cut = range, false
+  -- What was evicted waits for nothing.
+  if range.first < stream.first then
+    local gone = math.min(range.last, stream.first - 1, range.first + plan.checks - 1)
+    plan.gaps[#plan.gaps + 1] = { range.first, gone }
+    plan.old[#plan.old + 1], cut = range, true
+    plan.checks = plan.checks - (gone - range.first + 1)
+    lanes.drop(G, group, plan, range.first, gone)
+    rest = gone < range.last and part_of(range, gone + 1, range.last) or nil
+  end
   while rest do
-    local upto = math.min(rest.last, rest.first + math.min(plan.left, tag_order.most) - 1, plan.unnoted - 1)
-    local parts, behind = parts_of(G, group, now, plan, rest, upto), nil
+    if plan.left <= 0 or plan.full or plan.checks <= 0 or rest.first >= plan.unnoted then
+      if cut then plan.new[#plan.new + 1] = rest end
+      return
+    end
+    local upto = math.min(rest.last, rest.first + math.min(plan.left, lanes.most) - 1, plan.unnoted - 1)
+    local parts, behind = lanes.parts(G, group, plan, rest, upto, now), nil
     plan.checks = plan.checks - (upto - rest.first + 1)
     if not parts then return plan_range(K, stream, now, retry, expire, bag, plan, rest, upto, cut) end
     if not cut then plan.old[#plan.old + 1], cut = range, true end
     for _, part in ipairs(parts) do
       if part.first > upto then
         behind = part
-      elseif part.due > now then
+      elseif part.due > now or plan.full then
         plan.new[#plan.new + 1] = part
       else
         plan_range(K, stream, now, retry, expire, bag, plan, part, part.last, true)
       end
     end
-    if behind and (plan.left <= 0 or plan.full or plan.checks <= 0 or behind.first >= plan.unnoted) then
-      plan.new[#plan.new + 1], behind = behind, nil
-    end
     rest = behind
   end
+end
+
+-- Plans the delivery of parked messages that may follow what is delivered or dropped.
+local function plan_followers(K, G, stream, group, now, retry, expire, bag, plan)
+  local place, offsets = 1, {}
+  while plan.movers[place] and plan.left > 0 and not plan.full and plan.checks > 0 do
+    local state = plan.movers[place]
+    if not offsets[1] then offsets = lanes.followers(G, group, plan, state, now) end
+    local offset = table.remove(offsets, 1)
+    local range = offset and pending_at(G, digits(offset))
+    plan.checks = plan.checks - 1
+    if offset and offset >= plan.unnoted then
+      group.held_back, range = true, nil
+    end
+    if range and range.first < stream.first then
+      plan.gaps[#plan.gaps + 1] = { range.first, range.last }
+      plan.old[#plan.old + 1] = range
+      lanes.drop(G, group, plan, range.first, range.last)
+    elseif range and lanes.may_follow(G, group, plan, state, offset, now) then
+      local before = plan.left
+      range.due = PARKED
+      plan_range(K, stream, now, retry, expire, bag, plan, range, range.last)
+      if plan.left < before then lanes.leave(group, state, offset) end
+    else
+      place, offsets = place + 1, {}
+    end
+  end
+  -- Some may be left that a next call looks at.
+  return plan.movers[place] and plan.left > 0 and not plan.full
 end
 
 -- Plans the delivery of due messages: which ranges are removed and which replace them, and the claims of the
 -- reader. Returns whether more is due than was looked at.
 local function plan_due(K, G, stream, group, now, retry, expire, bag, plan)
-  local due = redis.call('ZRANGE', G .. ':due', '-inf', digits(now), 'BYSCORE', 'LIMIT', 0,
-    TAKE_RANGES, 'WITHSCORES')
+  local most = plan.noted and STEP_RANGES or TAKE_RANGES
+  local due = redis.call('ZRANGE', G .. ':due', '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  local more, starts, dues = #due == 2 * most, {}, {}
   for i = 1, #due, 2 do
+    starts[#starts + 1] = due[i]
+    dues[due[i]] = tonumber(due[i + 1])
+  end
+  -- What is parked because of an earlier message would not follow it in this read.
+  if plan.noted then table.sort(starts, function(a, b) return to_number(a) < to_number(b) end) end
+  for _, start in ipairs(starts) do
     if plan.left <= 0 or plan.full or plan.checks <= 0 then return true end
-    local range = pending_at(G, due[i])
+    local range = pending_at(G, start)
     if not range then
-      plan.strays[#plan.strays + 1] = due[i]
+      plan.strays[#plan.strays + 1] = start
     elseif range.expire ~= NEVER and range.expire <= now then
       if group.dead_letters ~= '' then
-        plan.waiting[#plan.waiting + 1] = due[i]
+        plan.waiting[#plan.waiting + 1] = start
       else
+        local last = plan.noted and math.min(range.last, range.first + plan.checks - 1) or range.last
         plan.old[#plan.old + 1] = range
-        plan.expired = plan.expired + size_of(range)
+        if last < range.last then
+          range.due = dues[start]
+          plan.new[#plan.new + 1] = part_of(range, last + 1, range.last)
+        end
+        plan.expired = plan.expired + last - range.first + 1
+        plan.checks = plan.checks - (last - range.first + 1)
+        if plan.noted then lanes.drop(G, group, plan, range.first, last) end
       end
     else
-      range.due = tonumber(due[i + 1])
+      range.due = dues[start]
       if plan.noted and range.last >= plan.unnoted then group.held_back = true end
       if plan.noted and range.first >= plan.unnoted then
         -- It stays due until its tags are noted.
       elseif plan.noted then
-        plan_in_order(K, G, stream, group, now, retry, expire, bag, plan, range)
+        plan_by_tag(K, G, stream, group, now, retry, expire, bag, plan, range)
       else
         plan_range(K, stream, now, retry, expire, bag, plan, range, range.last)
       end
     end
   end
-  return #due == 2 * TAKE_RANGES
+  if plan.noted and plan_followers(K, G, stream, group, now, retry, expire, bag, plan) then more = true end
+  return more
 end
 
 -- Returns whether a range for a blocked member is only recorded, and booked by the next call that looks at
@@ -178,7 +210,7 @@ end
 local function new_plan(count)
   return {
     claims = {}, old = {}, new = {}, waiting = {}, strays = {}, gaps = {}, expired = 0, again = 0,
-    left = count, full = false, checks = tag_order.checks,
+    left = count, full = false, checks = lanes.checks, owned = {}, parked = {}, movers = {},
   }
 end
 
@@ -200,16 +232,17 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
   if group.limits then count = flights.room(G, group, now, count, retry) end
   local plan, left, unfinished, more_due = nil, count, false, false
   -- With order: a reader that has everything that is pending gets more as in any other group.
-  group.sole = group.ordered and not per_key.counted(group) and bag.owned and tag_order.has_all(G, group, bag.owned)
+  group.sole = group.ordered and not lanes.limited(group) and bag.owned and lanes.has_all(G, group, bag.owned)
   if group.pending > 0 and group.due <= now then
     book_group(G, group)
     if count > 0 then
       local noted = group.noted and not group.sole
-      plan = new_plan(noted and math.min(count, tag_order.most) or count)
+      plan = new_plan(noted and math.min(count, lanes.most) or count)
       plan.limited, plan.noted = group.limits ~= nil, noted
-      if noted then plan.unnoted = tag_order.first_unnoted(G, stream, group) end
-      if noted and group.ordered then plan.owned = tag_order.set_of(bag.owned or {}) end
-      if per_key.counted(group) then plan.keys, plan.tags, plan.kept = {}, {}, {} end
+      if noted then
+        plan.unnoted = lanes.first_unnoted(G, stream, group, now)
+        plan.owned = bag.owned or {}
+      end
       local more = plan_due(K, G, stream, group, now, retry, expire, bag, plan)
       left = plan.left
       more_due = more and #plan.claims > 0
@@ -225,22 +258,21 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
     group.next, plan.next = stream.first, stream.first
   end
   local first, covered = group.next, 0
-  -- With order or limits per key, other new messages are delivered when their tags are noted
-  -- (42-note-tags.lua).
+  -- Where tags are noted, other new messages are delivered after that.
   if first <= stream.last and not (plan and plan.full) and (group.sole or not group.noted) then
     left = allowed(group, plan, left)
-    if group.sole then left = math.min(left, tag_order.ahead - group.pending) end
+    if group.sole then left = math.min(left, lanes.ahead - group.pending) end
     local to = group.limits and math.min(stream.last, first + left - 1) or stream.last
     if left > 0 then covered = collect(K, stream, first, to, left, bag) end
     -- Recorded ranges are booked first: they are above everything that is booked.
     if covered >= first and not may_be_noted(group, bag) then book_group(G, group) end
   end
-  if group.limits then flights.begin(G, group, plan, first, covered, now, retry) end
+  if group.limits or group.noted then flights.begin(G, group, plan, first, covered, now, retry) end
   -- Everything is read. Once ranges are replaced nothing keeps the reader from its claims.
   if plan then carry_out(G, group, plan) end
   local claims = plan and plan.claims or {}
   if covered >= first then
-    if group.sole then tag_order.leave_unnoted(G, group) end
+    if group.sole then lanes.leave_unnoted(G, group) end
     hand_out_new(G, group, now, covered, retry, expire, bag)
     local n = #claims
     claims[n + 1], claims[n + 2], claims[n + 3] = first, covered, 1

@@ -28,7 +28,9 @@ function flights.room(G, group, now, count, retry)
   end
   if terms.rate then
     local us = server_us()
-    local tokens = limits.tokens(terms.rate, group.bucket, us)
+    local full = limits.full_at(terms.rate, group.bucket, us)
+    if full < group.bucket then change(group, 'bucket', full) end
+    local tokens = limits.tokens(terms.rate, full, us)
     if tokens == 0 then
       local ready = now + math.ceil(limits.wait(terms.rate, group.bucket, us, count) / 1000)
       look = math.max(look or 0, ready)
@@ -84,42 +86,30 @@ end
 
 -- Counts messages as in flight until a time, also those that are counted until another time.
 function flights.hold(G, group, spans, deadline)
-  if not group.limits.most then return end
+  if not group.limits or not group.limits.most then return end
   flights.in_steps(spans, deadline, function(words) redis.call('ZADD', G .. ':flying', unpack(words)) end)
-end
-
--- The same for messages that members have already.
-function flights.extend(G, group, spans, now, deadline)
-  if per_key.counted(group) then
-    per_key.in_steps(spans, function(some) per_key.hold(G, group, some, deadline, now) end)
-  end
-  flights.hold(G, group, spans, deadline)
 end
 
 -- Counts what is about to be delivered: claims, and new messages from `first` up to `covered`.
 function flights.begin(G, group, plan, first, covered, now, retry)
   local spans, count, claims = {}, 0, plan and plan.claims or {}
   for i = 1, #claims, 3 do spans[#spans + 1] = { claims[i], claims[i + 1] } end
+  if group.noted and plan then lanes.begin(G, group, plan, spans, retry and now + retry) end
+  if not group.limits then return end
   if covered >= first then spans[#spans + 1] = { first, covered } end
   for _, span in ipairs(spans) do count = count + span[2] - span[1] + 1 end
-  if plan and plan.keys then per_key.begin(G, group, plan, spans, now, retry) end
   if count == 0 then return end
   if retry then flights.hold(G, group, spans, now + retry) end
   local rate = group.limits.rate
   if rate then change(group, 'bucket', limits.spend(rate, group.bucket, server_us(), count)) end
 end
 
--- Messages are no longer in flight; ended: they are also done. If that fails, they count until their
--- deadline.
-function flights.land(G, group, spans, ended)
-  afterwards(flights.take_down, G, group, spans, ended)
+-- Messages are no longer in flight. If that fails, they count until their deadline.
+function flights.land(G, group, spans)
+  if group.limits and group.limits.most then afterwards(flights.take_down, G, spans) end
 end
 
-function flights.take_down(G, group, spans, ended)
-  if per_key.counted(group) then
-    per_key.in_steps(spans, function(some) per_key.land(G, group, some, ended, server_ms()) end)
-  end
-  if not group.limits.most then return end
+function flights.take_down(G, spans)
   local count = 0
   for _, span in ipairs(spans) do count = count + span[2] - span[1] + 1 end
   if count > flights.step then
@@ -134,17 +124,6 @@ function flights.take_down(G, group, spans, ended)
     spans = found
   end
   flights.in_steps(spans, nil, function(words) remove_members(G .. ':flying', words) end)
-end
-
--- The same for offsets that end: first, last, first, last, ... from a place on, up to where a call continues.
-function flights.land_all(G, group, args, from, going_on)
-  local spans = {}
-  for i = from, #args, 2 do
-    local first, last = to_number(args[i]), to_number(args[i + 1])
-    if going_on ~= -1 then last = math.min(last, going_on - 1) end
-    if first <= last then spans[#spans + 1] = { first, last } end
-  end
-  flights.land(G, group, spans, true)
 end
 
 -- Returns how many messages are in flight, or nil when that is not limited.
@@ -167,10 +146,4 @@ function flights.count_before(G, group, now)
       left = left - (last - range.first + 1)
     end
   end
-end
-
--- Drops what is no longer counted; messages that were kept back are checked again.
-function flights.changed(G, group, now)
-  if not group.limits or not group.limits.most then redis.call('UNLINK', G .. ':flying') end
-  per_key.changed(G, group, now)
 end

@@ -73,12 +73,13 @@ local function return_claims(K, name, group, claims, retry, now)
         end
       end
       if old[1] then replace_ranges(G, group, old, new) end
+      lanes.set_time(G, group, flights.spans_of(new), 0)
     else
       replace_ranges(G, group, {}, {
         { first = first, last = last, attempt = attempt - 1, due = now, expire = NEVER },
       })
     end
-    if group.limits then flights.land(G, group, { { first, last } }) end
+    flights.land(G, group, { { first, last } })
   end
   save_group(G, group)
 end
@@ -124,7 +125,7 @@ local function serve_waiter(K, name, stream, group, now, waiter, wish)
     book_group(G, group)
     save_group(G, group)
     poke(G, stream, group, now, waiter, tonumber(ends), string.match(wish, '^%d+(.*)$'))
-    if not group.look and tag_order.unknown(G, stream, group) > 0 and redis.call('LLEN', box_key(G, waiter)) == 0 then
+    if not group.look and lanes.unknown(G, stream, group) > 0 and redis.call('LLEN', box_key(G, waiter)) == 0 then
       redis.call('RPUSH', box_key(G, waiter), 'poke')
     end
     return 'nothing'

@@ -29,6 +29,11 @@ function quota.room(queue, count, ack_ms)
     if room == 0 then look = queue.soonest end
   end
   if terms.rate then
+    local full = limits.full_at(terms.rate, queue.bucket, queue.us)
+    if full < queue.bucket then
+      queue.bucket = full
+      redis.call('HSET', queue.key, 'bucket', full)
+    end
     local tokens = limits.tokens(terms.rate, queue.bucket, queue.us)
     if tokens == 0 then
       look = math.max(look or 0, queue.now + math.ceil(limits.wait(terms.rate, queue.bucket, queue.us, count) / 1000))

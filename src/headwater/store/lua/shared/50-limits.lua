@@ -36,7 +36,8 @@ function limits.refuse()
   error({ err = 'ERR the field limits cannot be read; set the limits again' })
 end
 
--- Returns when a bucket is full, seen from now: a clock that was set back must not leave it empty for long.
+-- Returns when a bucket is full, seen from now. An empty bucket is full after a while; if the clock was set back, or the
+-- limits were changed, the stored time may be later, and the caller stores what this returns instead.
 function limits.full_at(rate, full, us)
   return math.max(math.min(full, us + rate.burst * rate.step), us)
 end
