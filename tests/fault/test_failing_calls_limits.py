@@ -21,7 +21,7 @@ from tests.support.group_cases import FAR, Deed, GroupCase, started
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-FILES = r"^(52-limits|53-limits-per-key|group_limit)\.lua$"
+FILES = r"^(52-limits|group_limit)\.lua$"
 # The messages of a case have one tag; of six that are read four come, and the others are kept back.
 LIMITS = Limits(10, 4, "1000000/s burst 1000000", "1000000/s burst 1000000")
 SLOW = Limits(rate="1/h burst 2", rate_per_key="1/h burst 2")

@@ -14,8 +14,6 @@ from tests.support.group_cases import Deed, GroupCase, has_expired, started, wri
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-FILES = r"^(41-tag-order|42-note-tags)\.lua$"
-
 
 def ack(*offsets: int) -> Deed:
     def operate(case: GroupCase) -> None:
@@ -73,14 +71,3 @@ def test_whatever_fails_the_next_client_continues_in_order(
         check_books(case, operate)
 
     assert failing.fail_in_turn(prepared, operate, check)
-
-
-def test_the_cases_pass_every_call_of_what_keeps_order(failing: FailingServer) -> None:
-    left = failing.sites("log", files=FILES)
-    for prepare, operate in CASES.values():
-        case = GroupCase(failing.hw)
-        cases.ordered(prepare)(case)
-        with failing.armed(None) as passed:
-            operate(case)
-        left -= set(passed)
-    assert [f"{site.file} {site.command}" for site in left] == []

@@ -134,9 +134,8 @@ redis.register_function{
     local due
     if #claims == 0 and boxed == '' then
       if group.draining or group.noted and group.pending > 0 then
-        local drains = group.draining
-        lanes.look_after(G, group)
-        unfinished = unfinished or drains and group.pending > 0 and group.due <= now
+        local changed = lanes.look_after(G, group)
+        unfinished = unfinished or changed and group.pending > 0 and group.due <= now
       end
       due = flights.next_look(G, stream, group, now)
       if wait_ms > 0 and not unfinished then

@@ -80,8 +80,16 @@ local function change(group, field, value)
   group.changed = n + 2
 end
 
+-- Runs a step after the caller's own work is done: its failure must not look like a failure of the caller.
+local function afterwards(work, ...)
+  local done, fault, more = pcall(work, ...)
+  if done then return fault, more end
+  redis.log(redis.LOG_WARNING, 'headwater: ' .. tostring(type(fault) == 'table' and fault.err or fault))
+  return nil
+end
+
 local function save_group(G, group)
-  if group.lanes then lanes.flush(G, group) end
+  if group.lanes then afterwards(lanes.flush, G, group) end
   local words, n = group.words, group.changed
   if n == 0 then return end
   group.words, group.changed = nil, 0
@@ -103,14 +111,6 @@ local function record_gap(group, first, last)
   local _, n = string.gsub(gaps, ' ', '')
   if n > 16 then gaps = string.gsub(gaps, '^%S+ ', '') end
   change(group, 'gaps', gaps)
-end
-
--- Runs a step after the caller's own work is done: its failure must not look like a failure of the caller.
-local function afterwards(work, ...)
-  local done, fault, more = pcall(work, ...)
-  if done then return fault, more end
-  redis.log(redis.LOG_WARNING, 'headwater: ' .. tostring(type(fault) == 'table' and fault.err or fault))
-  return nil
 end
 
 -- ── Changing ranges ──────────────────────────────────────────────────────────────────────────────

@@ -26,8 +26,8 @@
 
   G:pending alone defines what is pending, and a deadline other than PARKED what is not parked. Everything here
   may lag behind that when a call stops half-way: a message is entered into its lane before it is parked; before
-  one is taken out of its lane its deadline is checked; and before a message that is not in flight keeps another
-  one back, it is checked that it is pending.
+  one is taken out of its lane its deadline is checked; and before a message keeps another one back, it is checked
+  that it is pending.
 
   Two tags with the same digest count as one.
 ]]
@@ -169,7 +169,7 @@ local function deadline_of(G, offset)
   return range and (range.due or 0)
 end
 
--- Returns whether an active message that is not in flight is really there; what a call that stopped has left is
+-- Returns whether an active message is really there; what a call that stopped has left is
 -- corrected.
 local function is_there(G, group, state, offset)
   if not state.seen then state.seen = {} end
@@ -177,12 +177,14 @@ local function is_there(G, group, state, offset)
     local due = deadline_of(G, offset)
     state.seen[offset] = due ~= nil
     local book = book_of(group)
+    book.corrected = book.corrected or not due or due == PARKED
     if not due then
       state.active[offset] = nil
       touch(book, state)
     elseif due == PARKED then
-      redis.call('ZADD', G .. ':due', server_ms(), digits(offset))
-      note_due(group, server_ms())
+      local now = server_ms()
+      note_due(group, now)
+      redis.call('ZADD', G .. ':due', now, digits(offset))
     end
   end
   return state.seen[offset]
@@ -277,16 +279,13 @@ local function note_again(G, spans)
   end
 end
 
--- Records that everything up to an offset is noted.
-local function mark_noted(G, group, last)
+-- Forgets that messages up to an offset were not noted.
+local function forget_untagged(G, last)
   local strays = redis.call('ZRANGE', G .. ':untagged', '-inf', last, 'BYSCORE', 'LIMIT', 0, lanes.most)
   for _, stray in ipairs(strays) do
     local high = to_number(string.match(stray, '%d+$'))
     redis.call('ZREM', G .. ':untagged', stray)
     if high > last then redis.call('ZADD', G .. ':untagged', last + 1, digits(last + 1) .. ':' .. digits(high)) end
-  end
-  if group.unnoted > 0 and group.unnoted <= last then
-    change(group, 'unnoted', last + 1 < group.next and last + 1 or 0)
   end
 end
 
@@ -391,9 +390,12 @@ function lanes.note(G, group, stream, args, place, now)
     if ranges[1] or left[1] then replace_ranges(G, group, left, ranges) end
     group.noting = nil
   end
-  mark_noted(G, group, last)
+  if group.unnoted > 0 and group.unnoted <= last then
+    change(group, 'unnoted', last + 1 < group.next and last + 1 or 0)
+  end
   if last >= group.next then change(group, 'next', last + 1) end
   save_group(G, group)
+  afterwards(forget_untagged, G, last)
   afterwards(drop_tags, G, last)
 end
 
@@ -463,12 +465,12 @@ end
 -- Prepares a state for judging: which of its active messages the reader does not have, and how many are in flight.
 local function prepare(G, group, plan, state, now, us)
   if state.plan == plan then return end
-  state.plan, state.waiting, state.place, state.flying, state.foreign_flies = plan, {}, 1, 0, false
+  state.plan, state.waiting, state.place, state.flying, state.foreign = plan, {}, 1, 0, {}
   state.barrier = nil
   for offset, time in pairs(state.active) do
     if time > now then
       state.flying = state.flying + 1
-      if not has(plan.owned, offset) then state.foreign_flies = true end
+      if not has(plan.owned, offset) then state.foreign[#state.foreign + 1] = offset end
     elseif not has(plan.owned, offset) then
       state.waiting[#state.waiting + 1] = offset
     end
@@ -480,6 +482,16 @@ local function prepare(G, group, plan, state, now, us)
     state.tokens = limits.tokens(rate, state.full, us)
   end
   state.first_parked = group.ordered and state.lane and first_parked(G, state.tag, 1)[1] or nil
+end
+
+-- Returns whether somebody else has a message of a tag.
+local function foreign_flies(G, group, state)
+  while state.foreign[1] do
+    if is_there(G, group, state, state.foreign[#state.foreign]) then return true end
+    table.remove(state.foreign)
+    state.flying = state.flying - 1
+  end
+  return false
 end
 
 -- Returns the first active message of a tag, before an offset, that the reader does not have; nil for none.
@@ -505,11 +517,16 @@ local function judge(G, group, plan, state, offset, now, us)
   prepare(G, group, plan, state, now, us)
   local terms = group.limits or {}
   if group.ordered then
-    if state.foreign_flies or foreign_before(G, group, state, offset) then return PARKED end
+    if foreign_flies(G, group, state) or foreign_before(G, group, state, offset) then return PARKED end
     -- One that was redriven comes first.
     if state.first_parked and state.first_parked < offset then return PARKED end
   end
-  if terms.most_of_key and state.flying >= terms.most_of_key then return PARKED end
+  if terms.most_of_key and state.flying >= terms.most_of_key then
+    -- If the last one is there, so are the others, as far as it is worth a look.
+    if state.flying > #state.foreign or foreign_flies(G, group, state) and state.flying >= terms.most_of_key then
+      return PARKED
+    end
+  end
   if terms.rate_of_key and state.tokens <= 0 then
     if state.waits_for_token then return PARKED end
     state.waits_for_token = true
@@ -573,6 +590,8 @@ function lanes.followers(G, group, plan, state, now)
   for i, offset in ipairs(offsets) do starts[i] = digits(offset) end
   local parked, book = {}, book_of(group)
   for i, due in ipairs(redis.call('ZMSCORE', G .. ':due', unpack(starts))) do
+    -- What this read is about to park is not parked yet.
+    if state.barrier and state.barrier <= offsets[i] then break end
     if tonumber(due or nil) == PARKED then
       parked[#parked + 1] = offsets[i]
     else
@@ -585,8 +604,6 @@ end
 
 -- Returns whether a read may deliver such a message.
 function lanes.may_follow(G, group, plan, state, offset, now)
-  -- What this read has parked is not in the lane yet.
-  if state.barrier and state.barrier < offset then return false end
   return not judge(G, group, plan, state, offset, now, server_us())
 end
 
@@ -790,10 +807,13 @@ function lanes.hurry(G, group, wait_ms, count)
       if book.states[tag].active[to_number(start)] == 0 then words[#words + 1], words[#words + 2] = now, start end
     end
   end
-  if words[1] then set_deadlines(G, group, words) end
+  if not words[1] then return end
+  note_due(group, now)
+  save_group(G, group)
+  redis.call('ZADD', G .. ':due', unpack(words))
 end
 
--- A read found nothing: checks a few lanes that have messages.
+-- A read found nothing: checks a few lanes that have messages. Returns whether something had to be corrected.
 function lanes.look_after(G, group)
   local rules, members = group.ordered or lanes.limited(group), nil
   if group.limits and group.limits.rate_of_key then lanes.hurry(G, group, LOOK_MS, SAMPLE) end
@@ -806,23 +826,27 @@ function lanes.look_after(G, group)
   else
     members = redis.call('ZRANGE', G .. ':lanes', 0, lanes.most - 1)
   end
-  if not members[1] then return rules or lanes.stop(G, group) end
+  if not members[1] then
+    if not rules then lanes.stop(G, group) end
+    return not rules
+  end
   local book, tags = book_of(group), {}
   for i, member in ipairs(members) do tags[i] = string.sub(member, 1, 8) end
   load_states(G, book, tags)
-  local now = server_ms()
   for _, tag in ipairs(tags) do
     local state, checks = book.states[tag], SAMPLE
-    for offset, time in pairs(state.active) do
-      if time <= now and checks > 0 then
+    for offset in pairs(state.active) do
+      if checks > 0 then
         checks = checks - 1
         is_there(G, group, state, offset)
       end
     end
+    book.corrected = book.corrected or not next(state.active)
     state.lane = true
     touch(book, state)
   end
   save_group(G, group)
+  return book.corrected
 end
 
 -- ── Turning it off ───────────────────────────────────────────────────────────────────────────────

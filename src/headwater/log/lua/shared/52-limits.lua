@@ -110,19 +110,6 @@ function flights.land(G, group, spans)
 end
 
 function flights.take_down(G, spans)
-  local count = 0
-  for _, span in ipairs(spans) do count = count + span[2] - span[1] + 1 end
-  if count > flights.step then
-    -- Of that many messages, most were never counted: find out which were.
-    local found = {}
-    for _, member in ipairs(redis.call('ZRANGE', G .. ':flying', 0, -1)) do
-      local offset = tonumber(member)
-      for _, span in ipairs(spans) do
-        if span[1] <= offset and offset <= span[2] then found[#found + 1] = { offset, offset } end
-      end
-    end
-    spans = found
-  end
   flights.in_steps(spans, nil, function(words) remove_members(G .. ':flying', words) end)
 end
 
