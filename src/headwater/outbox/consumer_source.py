@@ -83,7 +83,7 @@ class ConsumerSource:
         at = applied = reset.position + 1
         while at < record.offset:
             count = min(self._plan.batch, record.offset - at)
-            passage: Passage = yield Ask(read_from(self.stream, at, count, None))
+            passage: Passage = yield Ask(read_from(self.stream, at, count, None, whole=False))
             if passage.next == at:
                 raise PositionLost(self._plan.name, self.stream.name, at, passage.last)
             if passage.gap:

@@ -175,7 +175,7 @@ class Turn:
             self.position.expect()
             try:
                 passage: Passage = yield Ask(
-                    read_from(self.stream, at, self._size, block_ms, looks=True)
+                    read_from(self.stream, at, self._size, block_ms, looks=True, whole=False)
                 )
             except LostFuture:
                 # Somebody may have moved the consumer back already.
