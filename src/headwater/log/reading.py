@@ -312,7 +312,7 @@ def scan_unopened(
     runs, _ = open_runs(reply._replace(nodes=to_cut), NOTHING_HELD, stream.name)
     pieces += _cut(runs, start, stop)
     pieces.sort(key=itemgetter(0))
-    held = sorted([*nodes, *runs], key=attrgetter("base"))
+    held: list[Run | SentNode] = sorted([*nodes, *runs], key=attrgetter("base"))
     lost = missing(held, start, min(stop - 1, reply.covered))
     found = [piece for _, piece in pieces]
     return (yield from _scanned(stream, found, at, stop, reply, lost))
