@@ -33,7 +33,7 @@
     │   ├── SparkMissing          PySpark is not installed
     │   ├── JavaMissing           there is no Java that Spark runs on
     │   ├── OffsetOutOfRange      a stream ends before the offset to read from or up to
-    │   ├── DataLost              messages were evicted before a query had read them
+    │   ├── DataLost              messages were gone before a query had read them
     │   ├── StreamReplaced        a stream was deleted and created again while a query read it
     │   ├── QueryRefused          a database will not run what a table source asks for
     │   ├── WriteRefused          a database will not take what a sink writes
@@ -65,7 +65,7 @@
         ├── DatabaseRefused       the database refused what was asked
         ├── NotCreated            the database lacks the tables
         ├── RowRefused            the outbox holds a row that the log cannot take
-        ├── GapError              messages were evicted before a consumer read them
+        ├── GapError              messages were gone before a consumer read them
         ├── PositionLost          the log ends before the position of a consumer
         ├── UnknownConsumer       no consumer of that name has a position in the database
         ├── CheckpointRemoved     the position of a running consumer was removed

@@ -17,6 +17,7 @@ import headwater
 from headwater import GapError, Headwater, Limits, MissingMessages, Stream, UnreadableNode
 from headwater.log.keys import index_key, stream_key, tail_key
 from headwater.store import append_only_file, embedded
+from tests.support.commands import run
 from tests.support.consumers import Desk, drain, numbers
 from tests.support.entries import entries, offsets, pairs
 from tests.support.servers import Server, until
@@ -205,6 +206,16 @@ def test_sealing_and_compaction_do_not_hide_a_loss(
     assert [defect.cure for defect in found if defect.place == f"node at {first}"] == [
         "restore the stream from a backup; the messages are in this node"
     ]
+
+
+def test_the_command_line_names_what_is_lost(server: Server, hw: Headwater, name: str) -> None:
+    first, last = lossy(server, hw.stream(name), "packed")
+    hw.stream(name).group("g").read(100)
+    info = run(server.url, "stream", "info", name)
+    assert f"{first}-{last}" in info.out
+    said = f"the store has lost messages {first} to {last} of stream '{name}'"
+    report = run(server.url, "doctor", "--json").row
+    assert said in [check["found"] for check in report["checks"]]
 
 
 def test_eviction_ends_a_loss(server: Server, hw: Headwater, name: str) -> None:

@@ -147,7 +147,7 @@ class RangeReader:
             if scanned.first > at:
                 yield from self._gone(part, at, min(scanned.first, part.stop) - 1, "evicted")
             for first, last in scanned.missing:
-                yield from self._gone(part, first, last, "missing in the store, which lost them,")
+                yield from self._gone(part, first, last, "missing in the store")
             for kind, pieces in groupby(scanned.pieces, key=type):
                 if kind is UnopenedNode:
                     yield list(pieces)
