@@ -82,7 +82,7 @@ redis.register_function{
     local ended, going_on = end_ranges(G, group, args, 3)
     load_counts(G, group)
     for i = 3, #args, 2 do
-      local first, last = tonumber(args[i]), tonumber(args[i + 1])
+      local first, last = tonumber(args[i]), math.min(tonumber(args[i + 1]), stream.last)
       if going_on ~= -1 then last = math.min(last, going_on - 1) end
       if first <= last and not is_known_gap(group, first, last) then record_gap(group, first, last) end
       note_missing(K, stream, first, last)
