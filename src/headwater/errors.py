@@ -28,11 +28,12 @@
     │   ├── LostFuture            the store has lost messages that a reader or writer had seen
     │   ├── PartitionMismatch     a topic is opened with another partition count
     │   └── UnreadableNode        stored bytes are not a node this version can read
+    │       └── MissingMessages   the store has lost messages in the middle of a stream
     ├── SparkError                the pipeline on Spark cannot start or continue
     │   ├── SparkMissing          PySpark is not installed
     │   ├── JavaMissing           there is no Java that Spark runs on
     │   ├── OffsetOutOfRange      a stream ends before the offset to read from or up to
-    │   ├── DataLost              messages were evicted before a query had read them
+    │   ├── DataLost              messages were gone before a query had read them
     │   ├── StreamReplaced        a stream was deleted and created again while a query read it
     │   ├── QueryRefused          a database will not run what a table source asks for
     │   ├── WriteRefused          a database will not take what a sink writes
@@ -64,7 +65,7 @@
         ├── DatabaseRefused       the database refused what was asked
         ├── NotCreated            the database lacks the tables
         ├── RowRefused            the outbox holds a row that the log cannot take
-        ├── GapError              messages were evicted before a consumer read them
+        ├── GapError              messages were gone before a consumer read them
         ├── PositionLost          the log ends before the position of a consumer
         ├── UnknownConsumer       no consumer of that name has a position in the database
         ├── CheckpointRemoved     the position of a running consumer was removed
@@ -441,6 +442,23 @@ class UnreadableNode(LogError):
         self.offset = offset
 
 
+class MissingMessages(UnreadableNode):
+    """The store has lost messages: nothing holds the offsets ``first`` to ``last``.
+
+    They were neither evicted nor removed by compaction.
+    """
+
+    def __init__(self, stream: str, first: int, last: int) -> None:
+        super().__init__("messages are missing", stream, first)
+        self.args = (
+            f"the store has lost the messages {first} to {last} of stream {stream!r}: nothing "
+            "holds them, and neither eviction nor compaction removed them; restore the stream from "
+            f"a backup, or give them up and read on from offset {last + 1}",
+        )
+        self.first = first
+        self.last = last
+
+
 class SparkError(HeadwaterError):
     """The pipeline on Spark cannot start or continue."""
 
@@ -496,17 +514,21 @@ class StreamReplaced(SparkError):
 
 
 class DataLost(SparkError):
-    """Messages were evicted before a query had read them: offsets ``first`` to ``last``."""
+    """Messages are gone before a query had read them: offsets ``first`` to ``last``.
 
-    def __init__(self, stream: str, first: int, last: int) -> None:
+    They were evicted, or the store has lost them; ``why`` says which.
+    """
+
+    def __init__(self, stream: str, first: int, last: int, why: str = "evicted") -> None:
         super().__init__(
-            f"offsets {first} to {last} of stream {stream!r} are evicted and cannot be read; "
+            f"offsets {first} to {last} of stream {stream!r} are {why} and cannot be read; "
             "begin later, skip them with option('failOnDataLoss', 'false'), or keep messages "
             "until a query has read them with option('groupId', ...)"
         )
         self.stream = stream
         self.first = first
         self.last = last
+        self.why = why
 
 
 class QueryRefused(SparkError):
@@ -856,13 +878,13 @@ class RowRefused(OutboxError):
 
 
 class GapError(OutboxError):
-    """Messages were evicted before a consumer read them; ``first`` to ``last`` are lost to it."""
+    """Messages were gone before a consumer read them; ``first`` to ``last`` are lost to it."""
 
     def __init__(self, consumer: str, stream: str, first: int, last: int) -> None:
         super().__init__(
             f"consumer {consumer!r} lost offsets {first} to {last} of stream {stream!r}: they were "
-            "evicted before it read them; correct its state, then seek() it past the gap, or let "
-            "it skip gaps with on_gap='skip'"
+            "evicted, or lost by the store, before it read them; correct its state, then seek() it "
+            "past the gap, or let it skip gaps with on_gap='skip'"
         )
         self.consumer = consumer
         self.stream = stream

@@ -34,7 +34,8 @@ def test_a_half_written_tail_is_cut(directory: Path, transaction: bool, zeros: i
         # Take the last command's end away, as if the machine had failed while it was written.
         size = file.stat().st_size
     until(lambda: is_gone(directory))
-    for cut in (1, 8, 20, size - whole - 1):
+    # With 7 and, in a transaction, 21 bytes less the file ends behind an argument.
+    for cut in (1, 7, 21, size - whole - 1):
         copy = directory.with_name(f"cut-{cut}")
         shutil.copytree(directory, copy)
         os.truncate(newest_file(copy), size - cut)

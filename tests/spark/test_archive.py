@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import headwater
 from headwater import Headwater, Stream
 from headwater.errors import ArchiveMismatch, DataLost
+from headwater.log.keys import stream_key, tail_key
 from headwater.spark.archives import parquet, writing
 from headwater.spark.archives.manifest import Archive, File
 from headwater.spark.archives.place import Directory
@@ -191,6 +194,23 @@ def test_a_log_older_than_its_archive_is_refused(
 
 
 # ── Losses, readers ──────────────────────────────────────────────────────────────────────────
+
+
+def test_what_the_store_has_lost_is_an_exact_gap(
+    embedded_url: str, stream: Stream, options: dict[str, str], archived: Callable[..., None]
+) -> None:
+    place = options.pop("archive")
+    for row in entries(9, 3001):
+        stream.write(*row)
+    socket = Path(embedded_url.removeprefix("embedded://")) / "valkey.sock"
+    with redis.Redis(unix_socket_path=str(socket)) as raw:
+        assert raw.xdel(tail_key(stream_key(stream.name)), "0-3005") == 1
+    with pytest.raises(DataLost, match=r"3005 to 3005 .* are missing in the store"):
+        read_batch(**options)
+    rows = read_batch(**options, failOnDataLoss="false")
+    assert pairs_of(rows) == [row for row in expected(3009) if row[0] != 3005]
+    archived()
+    assert Archive(place, stream.name).require().gaps == ((3005, 3005),)
 
 
 def test_what_was_evicted_too_early_is_an_exact_gap(

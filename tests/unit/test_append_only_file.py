@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -35,22 +38,80 @@ def test_a_whole_file_ends_where_it_ends(file: Path, text: bytes) -> None:
     assert find_end(file) == (len(text), len(text))
 
 
-@pytest.mark.parametrize("before", [b"", FIRST, MULTI + FIRST + EXEC])
-def test_a_command_cut_inside_a_word_is_incomplete(file: Path, before: bytes) -> None:
-    for kept in range(1, len(ENTRY)):
-        tail = ENTRY[:kept]
-        file.write_bytes(before + tail)
-        if tail.endswith(b"\r\n"):
-            with pytest.raises(Damaged, match="a changed length would look the same"):
-                find_end(file)
+LONG = spell(b"SET", b"page", b"x" * 234)
+LINES = spell(b"SET", b"lines", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+PAIRS = [b"HSET", b"rides", *(b"%d" % number for number in range(24))]
+QUOTED = spell(b"SET", b"log", 3 * FIRST + 100 * b".")
+WRITE = MULTI + ENTRY + spell(b"HSET", b"hw:s:{rides}", b"last", b"1", b"time", b"5") + EXEC
+BATCH = MULTI + LINES + spell(*PAIRS) + spell(b"UNLINK", b"a", b"b") + QUOTED + EXEC
+LIBRARY = MULTI + spell(b"FUNCTION", b"LOAD", b"REPLACE", b"#!lua\r\n-- *1\r\n" * 40) + EXEC
+
+
+LAST = {
+    "short": FIRST,
+    "long": LONG,
+    "entry": spell(b"XADD", b"hw:s:{rides}:tail", b"0-1", b"k", b"ride-1"),
+    "empty": spell(b"SET", b"empty", b""),
+    "select": spell(b"SELECT", b"0"),
+    "quoted": QUOTED,
+    "multi": MULTI + EXEC,
+    "write": WRITE,
+    "batch": BATCH,
+    "library": LIBRARY,
+}
+
+
+def refused(file: Path, before: bytes, last: bytes) -> list[bytes]:
+    """Tear the last command everywhere; return what is left of it where it is not cut."""
+    file.write_bytes(before + last)
+    found = []
+    for kept in range(len(last) - 1, 0, -1):
+        os.truncate(file, len(before) + kept)
+        try:
+            end = find_end(file)
+        except Damaged:
+            found.append(last[:kept])
         else:
-            assert find_end(file) == (len(before), len(before) + kept)
+            assert end == (len(before), len(before) + kept)
+    return found[::-1]
 
 
-def test_a_transaction_without_its_end_is_incomplete_as_a_whole(file: Path) -> None:
-    for tail in (MULTI + ENTRY, MULTI + ENTRY + ENTRY[:9], MULTI):
-        file.write_bytes(FIRST + tail)
-        assert find_end(file).whole == len(FIRST)
+@pytest.mark.parametrize("before", [b"", FIRST, WRITE], ids=["first", "command", "transaction"])
+@pytest.mark.parametrize("last", LAST.values(), ids=LAST)
+def test_a_last_command_that_is_torn_anywhere_is_incomplete(
+    file: Path, before: bytes, last: bytes
+) -> None:
+    assert refused(file, before, last) == []
+
+
+def test_a_tail_that_would_be_whole_with_another_number_is_refused(file: Path) -> None:
+    """Only where one changed number makes the same bytes of a command that was acknowledged."""
+    # A count of two digits was never one of one digit, and HSET has an even number of words.
+    pairs = [spell(*PAIRS[:n]).replace(b"*%d" % n, b"*26") for n in range(10, 26, 2)]
+    assert refused(file, WRITE, spell(*PAIRS)) == pairs
+    unlink = spell(b"UNLINK", b"a", b"b")
+    assert refused(file, WRITE, unlink) == [spell(b"UNLINK", b"a").replace(b"*2", b"*3")]
+    # A text that is torn behind one of its lines could be that text with a changed length.
+    ends = (b"1.1\r\n", b": a\r\n", b"\r\n\r\n")
+    lines = [LINES[: LINES.index(end) + len(end)] for end in ends]
+    assert refused(file, WRITE, LINES) == lines
+
+
+@pytest.mark.parametrize(
+    "last",
+    [ENTRY, LINES, WRITE, MULTI + spell(b"SET", b"one", b"1" * 90) + EXEC],
+    ids=["entry", "lines", "write", "swallowed"],
+)
+def test_another_number_in_whole_commands_never_cuts_them(file: Path, last: bytes) -> None:
+    text = ENTRY + last
+    numbers = [match.span(1) for match in re.finditer(rb"[*$](\d+)\r\n", text)]
+    for begin, end in numbers:
+        digits = end - begin
+        for number in range(10**digits):
+            changed = text[:begin] + b"%0*d" % (digits, number) + text[end:]
+            file.write_bytes(changed)
+            with contextlib.suppress(Damaged):
+                assert find_end(file).whole == len(text), (begin, number)
 
 
 @given(st.data())

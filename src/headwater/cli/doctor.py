@@ -40,7 +40,7 @@ def doctor(
     from headwater.store.doctor import examine
 
     report = examine(store)
-    more = (*_profile(context.find_root().obj), *_idle_holders(report, store))
+    more = (*_profile(context.find_root().obj), *_of_streams(report, store))
     report = replace(report, findings=(*report.findings, *more))
     if as_json:
         output.show_json(views.stores.DoctorView.of(report))
@@ -79,8 +79,8 @@ def _profile(profile: Profile | None) -> Iterator[Finding]:
         yield Finding("profile", found, "ok")
 
 
-def _idle_holders(report: DoctorReport, store: str | None) -> Iterator[Finding]:
-    """Name groups and readers that hold up retention though nobody has seen them for a day.
+def _of_streams(report: DoctorReport, store: str | None) -> Iterator[Finding]:
+    """Name what streams have lost, and who holds up retention though nobody has seen it for a day.
 
     A store without our functions has no streams, and would get the functions by a connection.
     """
@@ -95,6 +95,14 @@ def _idle_holders(report: DoctorReport, store: str | None) -> Iterator[Finding]:
         with contextlib.suppress(StoreError), connected(store) as hw:
             streams = list(hw.store.run(views.overview.all_streams()))
     for facts in streams:
+        if facts.missing:
+            first, last = facts.missing[0]
+            yield Finding(
+                "messages",
+                f"the store has lost messages {first} to {last} of stream {facts.name!r}",
+                "warn",
+                "restore the stream from a backup, or evict up to the last of them",
+            )
         if facts.idle_holder is not None:
             hours = (facts.slowest_idle_ms or 0) // 3_600_000
             yield Finding(

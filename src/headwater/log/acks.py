@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
+from headwater.errors import StoreError
 from headwater.inputs import DEADLINE, Duration
 from headwater.log import counts
 from headwater.log.ack_arguments import Offsets, ranges_of
@@ -39,6 +40,17 @@ def skip(group: GroupHandle, created: bytes, holes: list[tuple[int, int]]) -> Op
     # A group that was removed since it was read has nothing to skip.
     with contextlib.suppress(Refusal):
         yield from _in_steps(group, "hw_group_skip", (created,), ranges_of(holes))
+
+
+def miss(
+    group: GroupHandle, created: bytes | str, ranges: list[tuple[int, int]]
+) -> Operation[None]:
+    """Count offsets that the store has lost as missed, and acknowledge them.
+
+    If that fails they stay pending, if they are; what else was read must reach its caller.
+    """
+    with contextlib.suppress(Refusal, StoreError):
+        yield from _in_steps(group, "hw_group_missing", (created,), ranges_of(ranges))
 
 
 def on_ranges(

@@ -191,7 +191,8 @@ def rewrite(
                 continue
             batch = yield from rows_of(stream, max(old.base, start), old.last)
             kept = batch.filter(choose(batch)) if batch.num_rows else batch
-            if pile.rows + kept.num_rows > NODE_MESSAGES or pile.nodes == _MOST_NODES:
+            full = pile.rows + kept.num_rows > NODE_MESSAGES or pile.nodes == _MOST_NODES
+            if full or not pile.borders(old):
                 yield from pile.flush(start)
             pile.add(old, kept)
         if len(nodes) < _PAGE:
@@ -250,6 +251,10 @@ class _Pile:
     def nodes(self) -> int:
         """How many nodes are gathered."""
         return len(self._old)
+
+    def borders(self, old: NodeFacts) -> bool:
+        """Return whether a node can be added; one node over lost offsets would hide the loss."""
+        return not self._old or self._old[-1].base == old.last + 1
 
     def add(self, old: NodeFacts, kept: pa.RecordBatch) -> None:
         self._old.append(old)

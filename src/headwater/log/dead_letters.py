@@ -15,7 +15,7 @@ from headwater.failures import (
 )
 from headwater.log import counts, node
 from headwater.log.ack_arguments import Letters, Span, letters_and_ranges, ranges_of
-from headwater.log.fetching import fetch, fetch_part
+from headwater.log.fetching import fetch, fetch_part, refuse_missing
 from headwater.log.group_replies import (
     BuryReply,
     DeadRange,
@@ -74,9 +74,9 @@ def bury(group: GroupHandle) -> Operation[int]:
         if not batch.claims:
             return buried
         ranges = [(claim.first, claim.last) for claim in batch.claims]
-        runs = yield from fetch(group.stream, ranges)
+        runs = yield from fetch(group.stream, ranges, whole=False)
         found = {message.offset: message for run in runs for message in run.messages()}
-        # A message that was evicted or compacted meanwhile keeps its place, empty: places are
+        # A message that was evicted, compacted or lost meanwhile keeps its place, empty: places are
         # counted.
         letters = [
             found.get(offset) or Message(offset, "", b"", 0)
@@ -204,6 +204,7 @@ def _open_letters(
     letters: list[DeadLetter] = []
     while at <= end and room > 0:
         part = yield from fetch_part(source, at, end, room)
+        yield from refuse_missing(source.key, part.created, part.missing(at, end))
         some = [
             DeadLetter(m.offset, m.tag, m.value, m.time_ms, m.offset + shift, attempts, m.headers)
             for run in part.runs

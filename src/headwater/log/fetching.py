@@ -6,15 +6,17 @@ read last is cached, so that reading it in small parts fetches and opens it once
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from headwater.errors import HeadwaterError, MissingMessages
 from headwater.log import counts, node
 from headwater.log.handles import StreamHandle
-from headwater.log.keys import index_key, nodes_key
+from headwater.log.keys import index_key, nodes_key, stream_name
 from headwater.log.limits import NODE_MESSAGES, reply_limits
 from headwater.log.replies import IndexedNode, ReadReply, SentNode
-from headwater.log.runs import Held, PackedRun, Run, open_node, open_runs
+from headwater.log.runs import Held, PackedRun, Run, missing, open_node, open_runs
 from headwater.store.call import Argument, Call, Look, Operation
 
 # How many ranges are fetched by one call.
@@ -30,6 +32,24 @@ class FetchedPart(NamedTuple):
     runs: list[Run]
     created: bytes
     history: bytes
+
+    def missing(self, at: int, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of at..end, as far as the reply goes, that the store has lost."""
+        return missing(self.runs, max(at, self.first), min(end, self.covered))
+
+
+def note_missing(key: str, created: bytes, ranges: Iterable[tuple[int, int]]) -> Operation[None]:
+    """Note what the store has lost, for the info of the stream; it is no fault if that fails."""
+    edges = [edge for one in ranges for edge in one]
+    with contextlib.suppress(HeadwaterError):
+        yield Call("hw_stream_missing", key, (created, *edges), repeatable=True)
+
+
+def refuse_missing(key: str, created: bytes, ranges: list[tuple[int, int]]) -> Operation[None]:
+    """Raise MissingMessages for the first of these ranges; nothing happens without any."""
+    if ranges:
+        yield from note_missing(key, created, ranges)
+        raise MissingMessages(stream_name(key), *ranges[0])
 
 
 def fetch_part(
@@ -93,7 +113,7 @@ def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None
 
 
 def _fetch_ranges(
-    stream: StreamHandle, ranges: list[tuple[int, int]]
+    stream: StreamHandle, ranges: list[tuple[int, int]], whole: bool
 ) -> Operation[tuple[list[Run], list[tuple[int, int]]]]:
     """Return runs of ranges, which ascend, by one call, and what did not fit into its reply."""
     held = stream.held
@@ -103,6 +123,10 @@ def _fetch_ranges(
     call = Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
     reply = ReadReply(*(yield call))
     opened, stream.held = open_runs(reply, held, stream.name)
+    if whole:
+        spans = [(max(first, reply.first), min(last, reply.covered)) for first, last in some]
+        lost = [gap for span in spans for gap in missing(opened, *span)]
+        yield from refuse_missing(stream.key, reply.created, lost)
     runs = [
         run.cut(first, last)
         for first, last in some
@@ -117,20 +141,26 @@ def _fetch_ranges(
     return runs, left + ranges[len(some) :]
 
 
-def fetch(stream: StreamHandle, ranges: Iterable[tuple[int, int]]) -> Operation[list[Run]]:
+def fetch(
+    stream: StreamHandle, ranges: Iterable[tuple[int, int]], *, whole: bool = True
+) -> Operation[list[Run]]:
     """Return the runs of the given ranges, and nothing beyond; several calls when they are large.
 
-    A node that holds parts of several ranges becomes a run for each of them.
+    A node that holds parts of several ranges becomes a run for each of them. Raises MissingMessages
+    for offsets that the store has lost; unless ``whole``, no run has them, as if they were evicted.
     """
     runs: list[Run] = []
     rest = sorted(ranges)
     while len(rest) > 1:
-        found, rest = yield from _fetch_ranges(stream, rest)
+        found, rest = yield from _fetch_ranges(stream, rest, whole)
         runs += found
     for first, last in rest:
         at = first
         while at <= last:
             part = yield from fetch_part(stream, at, last)
+            if whole:
+                lost = part.missing(at, last)
+                yield from refuse_missing(stream.key, part.created, lost)
             runs += [run.cut(at, last) for run in part.runs if run.base <= last and run.last >= at]
             if part.covered < at or part.covered >= part.last:
                 break

@@ -25,7 +25,7 @@ from headwater.log.limits import check_block, check_count, reply_limits
 from headwater.log.read_terms import Terms
 from headwater.log.reading import offset_at
 from headwater.log.replies import record
-from headwater.log.runs import Run, open_entries, open_runs
+from headwater.log.runs import Run, missing, open_entries, open_runs
 from headwater.log.types import GroupInfo, Message, WithInfo
 from headwater.sizes import bytes_of
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
@@ -180,7 +180,9 @@ def read_now(
             found = yield from _open_box(group, reply.boxed, terms)
         else:
             runs, group.stream.held = open_runs(reply, held, group.stream.name)
-            found, holes = _deliver(reply.claims, runs)
+            found, holes, lost = _deliver(reply.claims, runs)
+            if lost:
+                yield from acks.miss(group, reply.created, lost)
             # Skip holes to their end, so that a member that reads a few messages does not walk
             # through them.
             if holes:
@@ -264,8 +266,11 @@ def _open_box(group: GroupHandle, text: bytes, terms: Terms) -> Operation[list[M
             fields = [b"h", body[cut:end], b"k", body[:cut], b"v", body[end:], b"t", time]
         entry = (b"0-%d" % claim.first, fields)
         return open_entries([entry], group.stream.name)[0].messages(claim.attempt)
-    runs = yield from fetch(group.stream, [(claim.first, claim.last) for claim in claims])
-    messages, holes = _deliver(claims, runs)
+    ranges = [(claim.first, claim.last) for claim in claims]
+    runs = yield from fetch(group.stream, ranges, whole=False)
+    messages, holes, lost = _deliver(claims, runs)
+    if lost:
+        yield from acks.miss(group, "", lost)
     if holes and terms.retry_ms is not None:
         yield from acks.ack(group, holes)
     return messages
@@ -273,10 +278,14 @@ def _open_box(group: GroupHandle, text: bytes, terms: Terms) -> Operation[list[M
 
 def _deliver(
     claims: list[ClaimedRange], runs: list[Run]
-) -> tuple[list[Message], list[tuple[int, int]]]:
-    """Return the messages of claims, and the offsets in them that compaction emptied."""
+) -> tuple[list[Message], list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the messages of claims, the offsets in them without one, and those that are lost.
+
+    Of the others compaction has removed the messages.
+    """
     messages: list[Message] = []
     holes: list[tuple[int, int]] = []
+    lost: list[tuple[int, int]] = []
     for first, last, attempt in claims:
         at = len(messages)
         end = last
@@ -286,8 +295,9 @@ def _deliver(
                 if run.last > last:
                     end = run.hole_to(last)
         if len(messages) - at != last - first + 1:
-            holes += _missing(first, end, [message.offset for message in messages[at:]])
-    return messages, holes
+            holes += _empty(first, end, [message.offset for message in messages[at:]])
+            lost += missing(runs, first, last)
+    return messages, holes, lost
 
 
 def _end_holes(
@@ -308,7 +318,7 @@ def _end_holes(
         yield from acks.skip(group, reply.created, holes)
 
 
-def _missing(first: int, last: int, present: list[int]) -> Iterator[tuple[int, int]]:
+def _empty(first: int, last: int, present: list[int]) -> Iterator[tuple[int, int]]:
     at = first
     for offset in present:
         if offset > at:

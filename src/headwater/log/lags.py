@@ -27,6 +27,6 @@ def lag_at(stream: str, position: int) -> Operation[Lag]:
     begin, last, now_ms = yield call
     if begin > last:
         return Lag(0, 0)
-    oldest = yield from reading.read_from(StreamHandle(stream, set()), begin, 1, None)
+    oldest = yield from reading.read_from(StreamHandle(stream, set()), begin, 1, None, whole=False)
     age_ms = max((now_ms - one.time_ms for one in oldest.messages), default=0)
     return Lag(last + 1 - begin, max(age_ms, 0))

@@ -30,6 +30,7 @@ from headwater.store.scrubbing import (
 
 # How many bytes of messages are read by one call.
 CALL_BYTES: Final = 1024 * 1024
+_ROW_LOST: Final = "restore the stream from a backup; the messages are in this node"
 _BY_TIME: Final = "finding offsets by time may miss messages around it; nothing else is wrong"
 
 
@@ -207,10 +208,21 @@ def check_stray_nodes(key: str, ledger: ScrubLedger) -> Checks[None]:
                 _report_stray(key, base, ((("HGET", key, "replacing"), None),), ledger)
                 continue
             where: Command = ("ZRANGE", index_key(key), base, "+inf", "BYSCORE", "LIMIT", 0, 1)
-            row, kept = yield read(ledger, key, where, ("HSTRLEN", nodes_key(key), base))
-            if kept and not (row and row[0].startswith(base + b":")):
-                expected = ((where, row), (("HSTRLEN", nodes_key(key), base), kept))
-                _report_stray(key, base, expected, ledger)
+            length: Command = ("HSTRLEN", nodes_key(key), base)
+            values, row, kept = yield read(ledger, key, head_command(key), where, length)
+            if not kept or (row and row[0].startswith(base + b":")):
+                continue
+            head, at = stream_head(values), int(base)
+            begins = row[0].partition(b":")[0] if row else b""
+            if not row:
+                following = head.sealed + 1 if head else 0
+            else:
+                following = int(begins) if begins.isdigit() else at + 1
+            if head and max(at, head.first) < following:
+                # No other node holds its offsets: its row is lost, and it is the only copy.
+                ledger.found(f"node at {at}", "a row of the index", "none", _ROW_LOST)
+            else:
+                _report_stray(key, base, ((where, row), (length, kept)), ledger)
         if cursor == b"0":
             return
 

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Final
 
 from headwater.errors import InvalidInput
+from headwater.log import acks
 from headwater.log.ack_arguments import ranges_of
 from headwater.log.fetching import fetch_part
 from headwater.log.handles import GroupHandle, GroupOptions
@@ -72,6 +73,8 @@ def _read_tags(group: GroupHandle, start: int) -> Operation[tuple[Argument, ...]
     # What was evicted meanwhile is counted by the next read.
     if last < start or part.first > start:
         return ()
+    if lost := part.missing(start, last):
+        yield from acks.miss(group, part.created, lost)
     tags = bytearray(_HOLE * (last - start + 1))
     for run in part.runs:
         if run.base <= last and run.last >= start:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from headwater.inputs import Duration
 from headwater.log import counts, history
 from headwater.log.blocking import arrivals, woken_messages
 from headwater.log.extents import extent
-from headwater.log.fetching import FetchedPart, fetch, fetch_part
+from headwater.log.fetching import FetchedPart, fetch, fetch_part, note_missing, refuse_missing
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import (
     MAX_OFFSET,
@@ -31,6 +31,7 @@ from headwater.log.runs import (
     NOTHING_HELD,
     Run,
     check_node,
+    missing,
     open_runs,
 )
 from headwater.log.types import Message, Passage, StreamInfo
@@ -82,17 +83,19 @@ def read_from(
     *,
     looks: bool = False,
     max_bytes: int | None = None,
+    whole: bool = True,
 ) -> Operation[Passage]:
     """Read on from ``offset``: up to ``count`` messages, where to continue, and what was evicted.
 
     Offsets that compaction emptied are skipped; only evicted ones are a gap. With ``looks``, a
     blocked read takes nothing from what woke it: then the history of all that it returns is known.
-    It ends at the first node with which the messages have ``max_bytes``.
+    It ends at the first node with which the messages have ``max_bytes``. Raises MissingMessages for
+    what the store has lost; unless ``whole``, that is a gap, too.
     """
     check_offset(offset)
     check_count(count)
     patience = check_block(block_ms)
-    passage = yield from _pass_over(stream, offset, count, max_bytes)
+    passage = yield from _pass_over(stream, offset, count, max_bytes, whole)
     if passage.next > offset or not count or not patience:
         return passage
     deadline = (yield Clock()) + patience
@@ -101,7 +104,7 @@ def read_from(
         woken = [] if looks else woken_messages(stream, entries, offset, count)
         if rows := [m for m in woken if m is not None]:
             return Passage(rows, rows[-1].offset + 1, None, rows[-1].offset)
-        passage = yield from _pass_over(stream, offset, count, max_bytes)
+        passage = yield from _pass_over(stream, offset, count, max_bytes, whole)
         if passage.next > offset:
             break
         yield complete(stream.key)
@@ -114,9 +117,12 @@ def complete(key: str) -> Call:
 
 
 def _look(
-    stream: StreamHandle, at: int, end: int, max_bytes: int | None = None
+    stream: StreamHandle, at: int, end: int, max_bytes: int | None = None, whole: bool = True
 ) -> Operation[FetchedPart]:
-    """Fetch what a reader needs next. Raises LostFuture when it is beyond what is there."""
+    """Fetch what a reader needs next. Raises LostFuture when it is beyond what is there.
+
+    Raises MissingMessages for what the store has lost; unless ``whole``, that is only noted.
+    """
     # Read before the call: other readers of this handle may be further when the reply arrives.
     seen = stream.seen
     part = yield from fetch_part(stream, at, end, max_bytes)
@@ -128,6 +134,10 @@ def _look(
     stream.seen, lost = history.go_on(seen, stream.name, at, upto, part.created, part.history, last)
     if lost:
         raise lost
+    if gone := part.missing(at, end):
+        if whole:
+            yield from refuse_missing(stream.key, part.created, gone)
+        yield from note_missing(stream.key, part.created, gone)
     return part
 
 
@@ -191,25 +201,36 @@ def _place(out: list[Message | None], run: Run, offset: int) -> None:
 
 
 def _pass_over(
-    stream: StreamHandle, offset: int, count: int, max_bytes: int | None
+    stream: StreamHandle, offset: int, count: int, max_bytes: int | None, whole: bool
 ) -> Operation[Passage]:
-    """Collect up to ``count`` messages over any number of holes, at most one full reply."""
+    """Collect up to ``count`` messages over any number of holes, at most one full reply.
+
+    Unless ``whole``, it ends before what the store has lost, or has it for a gap.
+    """
     messages: list[Message] = []
     at, gap, span = offset, None, count
     while True:
         end = min(at + span - 1, MAX_OFFSET)
-        first, last, covered, runs, *_ = yield from _look(stream, at, end, max_bytes)
+        part = yield from _look(stream, at, end, max_bytes, whole)
+        first, last, covered, runs, *_ = part
         covered = min(covered, end)
         if at < first:
             if at > (gap[1] + 1 if gap else offset):
                 # It was evicted during this read: the next read reports the gap.
                 break
             gap, at = (offset, first - 1), first
+        lost = part.missing(at, covered)
+        for low, high in lost:
+            if low > (gap[1] + 1 if gap else offset):
+                # The next read reports it.
+                covered = low - 1
+                break
+            gap, at = (offset, high), high + 1
         for run in runs:
-            if run.last >= at:
+            if run.last >= at and run.base <= covered:
                 messages += run.cut(at, covered).messages()
         at = max(at, covered + 1)
-        if at > last or len(messages) >= count or (messages and covered < end):
+        if at > last or len(messages) >= count or lost or (messages and covered < end):
             break
         # Where there are holes there are often many: look further ahead.
         span *= 4
@@ -234,6 +255,7 @@ class Scanned(NamedTuple, Generic[Piece]):
     """What one reply of a scan holds, in order of offset, and where to continue (0: at the end).
 
     ``first``, ``last`` and ``created`` are the bounds of the stream, and which stream it was.
+    ``missing`` are the ranges that the store has lost.
     """
 
     pieces: list[Piece]
@@ -241,6 +263,7 @@ class Scanned(NamedTuple, Generic[Piece]):
     first: int
     last: int
     created: int
+    missing: list[tuple[int, int]]
 
 
 def scan_part(
@@ -251,29 +274,36 @@ def scan_part(
     headers: bool = False,
     most: int = REPLY_BYTES,
     max_bytes: int | None = None,
+    whole: bool = True,
 ) -> Operation[Scanned[pa.RecordBatch]]:
     """Return the record batches from ``at`` on that one reply holds; evicted offsets are passed.
 
     With ``headers``, they have a column of headers as they are stored. A reply has about ``most``
-    bytes, ``max_bytes`` unpacked, and one node at least.
+    bytes, ``max_bytes`` unpacked, and one node at least. Raises MissingMessages for what the store
+    has lost; unless ``whole``, it is passed.
     """
     held = stream.held
     limits = reply_limits(max_bytes, most)
     reply = ReadReply(*(yield _part(stream, held.name, at, stop, limits)))
     runs, stream.held = open_runs(reply, held, stream.name)
-    batches = [batch for _, batch in _cut(runs, max(at, reply.first), stop, headers=headers)]
-    return _scanned(batches, at, stop, reply)
+    start = max(at, reply.first)
+    lost = missing(runs, start, min(stop - 1, reply.covered))
+    if whole:
+        yield from refuse_missing(stream.key, reply.created, lost)
+    batches = [batch for _, batch in _cut(runs, start, stop, headers=headers)]
+    return (yield from _scanned(stream, batches, at, stop, reply, lost))
 
 
 def scan_unopened(
     stream: StreamHandle, at: int, stop: int
 ) -> Operation[Scanned[pa.RecordBatch | UnopenedNode]]:
-    """Do as scan_part does, but return nodes that are wholly in the range unopened."""
+    """Do as scan_part does, but not ``whole``; nodes that are all in the range stay unopened."""
     reply = ReadReply(*(yield _part(stream, "", at, stop, reply_limits())))
     start = max(at, reply.first)
     pieces: list[tuple[int, pa.RecordBatch | UnopenedNode]] = []
     to_cut: list[Any] = []
-    for sent in SentNode.all_of(reply.nodes):
+    nodes = list(SentNode.all_of(reply.nodes))
+    for sent in nodes:
         if sent.base < start or sent.last >= stop or not sent.blob:
             to_cut += sent
         else:
@@ -282,7 +312,10 @@ def scan_unopened(
     runs, _ = open_runs(reply._replace(nodes=to_cut), NOTHING_HELD, stream.name)
     pieces += _cut(runs, start, stop)
     pieces.sort(key=itemgetter(0))
-    return _scanned([piece for _, piece in pieces], at, stop, reply)
+    held: list[Run | SentNode] = sorted([*nodes, *runs], key=attrgetter("base"))
+    lost = missing(held, start, min(stop - 1, reply.covered))
+    found = [piece for _, piece in pieces]
+    return (yield from _scanned(stream, found, at, stop, reply, lost))
 
 
 def scan_range(start: int | None, stop: int | None) -> tuple[int, int]:
@@ -305,15 +338,24 @@ def _cut(
     found = [
         (run.base, run.cut(start, stop - 1).to_arrow(headers=headers))
         for run in runs
-        if run.last >= start
+        if run.last >= start and run.base < stop
     ]
     return [(base, batch) for base, batch in found if batch.num_rows]
 
 
-def _scanned(pieces: list[Piece], at: int, stop: int, reply: ReadReply) -> Scanned[Piece]:
+def _scanned(
+    stream: StreamHandle,
+    pieces: list[Piece],
+    at: int,
+    stop: int,
+    reply: ReadReply,
+    lost: list[tuple[int, int]],
+) -> Operation[Scanned[Piece]]:
+    if lost:
+        yield from note_missing(stream.key, reply.created, lost)
     more = max(at, reply.first) <= reply.covered < min(reply.last, stop - 1)
     going_on = reply.covered + 1 if more else 0
-    return Scanned(pieces, going_on, reply.first, reply.last, int(reply.created))
+    return Scanned(pieces, going_on, reply.first, reply.last, int(reply.created), lost)
 
 
 def offset_at(stream: StreamHandle, time: int | dt.datetime) -> Operation[int]:

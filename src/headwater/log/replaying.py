@@ -38,8 +38,8 @@ MOST_SPEED: Final = 1_000_000
 class Replayed:
     """How far a replay is: everything below ``next`` is in ``into``.
 
-    ``written`` messages were copied by this run; ``missed`` offsets were evicted before they could
-    be. ``complete`` says that the whole range was replayed.
+    ``written`` messages were copied by this run; ``missed`` offsets were evicted, or lost by the
+    store, before they could be. ``complete`` says that the whole range was replayed.
     """
 
     source: str
@@ -186,7 +186,7 @@ class ReplayRun:
 
     def _read(self) -> Operation[None]:
         wanted = min(self._last - self._at + 1, _PART_MESSAGES)
-        passage = yield from read_from(self._source, self._at, wanted, None)
+        passage = yield from read_from(self._source, self._at, wanted, None, whole=False)
         if passage.gap is not None:
             self._missed += min(passage.gap[1], self._last) - self._at + 1
         messages = [one for one in passage.messages if one.offset <= self._last]

@@ -235,6 +235,24 @@ def open_runs(reply: ReadReply | GroupReadReply, held: Held, stream: str) -> tup
     return runs, held
 
 
+def missing(runs: Iterable[Run | SentNode], first: int, last: int) -> list[tuple[int, int]]:
+    """Return the ranges of first..last that none of the runs, which ascend, holds: they are lost.
+
+    Nodes and entries follow each other without a gap: one that compaction emptied keeps its place.
+    """
+    found: list[tuple[int, int]] = []
+    at = first
+    for run in runs:
+        if at > last:
+            break
+        if run.base > at:
+            found.append((at, min(run.base - 1, last)))
+        at = max(at, run.last + 1)
+    if at <= last:
+        found.append((at, last))
+    return found
+
+
 def open_node(sent: SentNode, stream: str) -> pa.RecordBatch:
     """Open a node that the index lists; raises UnreadableNode when the two do not agree."""
     # A node from which compaction removed everything has no bytes.

@@ -271,6 +271,7 @@ class StreamInfo:
     lowest offset, ``slowest_next``: before it retention stops; it was seen ``slowest_idle_ms`` ago.
     ``abandoned`` groups were silent for so long that they are not waited for. Of ``bytes``,
     ``tail_bytes`` are not sealed yet. ``reader_lag_ms``: the age of what each reader needs next.
+    ``missing``: ranges that the store has lost, as far as somebody has read there, the latest 16.
     """
 
     name: str
@@ -292,6 +293,7 @@ class StreamInfo:
     abandoned: int
     tail_bytes: int
     reader_lag_ms: dict[str, int]
+    missing: tuple[tuple[int, int], ...] = ()
 
     @property
     def exists(self) -> bool:

@@ -19,6 +19,7 @@ from headwater.headers import Carried, GivenHeaders, encode_headers
 from headwater.log import arrow_compute as pc
 from headwater.log import history, node
 from headwater.log.entries import batch_of_entries
+from headwater.log.fetching import refuse_missing
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_name
 from headwater.log.limits import (
@@ -34,7 +35,7 @@ from headwater.log.limits import (
     reply_limits,
 )
 from headwater.log.replies import ReadReply, WriteReply
-from headwater.log.runs import NOTHING_HELD, open_runs
+from headwater.log.runs import NOTHING_HELD, missing, open_runs
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 
@@ -289,6 +290,7 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
             start, end = sealed + 1, _end_of_node(sealed + 1, last, everything)
             continue
         runs, _ = open_runs(reply, NOTHING_HELD, stream_name(key))
+        yield from refuse_missing(key, reply.created, missing(runs, start, covered))
         headers = any(run.headed for run in runs)
         parts = [run.cut(start, covered).to_arrow(headers=headers) for run in runs]
         packed = node.pack(node.of_rows(pa.concat_batches(parts)), sealed=True)

@@ -63,8 +63,8 @@ class Consumer(ConsumerShell[Handler, OnReset]):
     on_error    what happens when the handler has failed ``attempts`` times, with a pause of
                 ``backoff_ms`` that doubles each time: "stop" raises PoisonedBatch; "skip" finds the
                 message that fails, writes it to the stream ``<stream>.<name>.dead``, and continues
-    on_gap      what happens when messages were evicted before it had them: "stop" raises GapError,
-                "skip" skips and logs them
+    on_gap      what happens when messages were evicted or lost before it had them: "stop" raises
+                GapError, "skip" skips and logs them
     on_reset    ``on_reset(conn, state)`` replaces the state; see headwater.outbox.write_reset
     steps       is called with the name of every step, for tests that stop it there
     time_source where its time comes from, for tests; the module ``time`` if not said

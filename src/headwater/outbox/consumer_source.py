@@ -52,7 +52,7 @@ class ConsumerSource:
         self._partition = partition
 
     def check_gap(self, gap: tuple[int, int] | None) -> None:
-        """Raise GapError for what was evicted, unless the consumer skips that."""
+        """Raise GapError for what was evicted or lost, unless the consumer skips that."""
         if gap and self._plan.on_gap == "stop":
             raise GapError(self._plan.name, self.stream.name, *gap)
 
@@ -83,7 +83,7 @@ class ConsumerSource:
         at = applied = reset.position + 1
         while at < record.offset:
             count = min(self._plan.batch, record.offset - at)
-            passage: Passage = yield Ask(read_from(self.stream, at, count, None))
+            passage: Passage = yield Ask(read_from(self.stream, at, count, None, whole=False))
             if passage.next == at:
                 raise PositionLost(self._plan.name, self.stream.name, at, passage.last)
             if passage.gap:
@@ -91,7 +91,7 @@ class ConsumerSource:
                 self.check_gap((first, last))
                 applied = last + 1
                 log.warning(
-                    "%s is reset without offsets %d to %d, which were evicted",
+                    "%s is reset without offsets %d to %d, which are gone",
                     *(self.who, first, last),
                 )
             skipped = {message.offset for message in resets_in(passage.messages)}

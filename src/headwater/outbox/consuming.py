@@ -175,7 +175,7 @@ class Turn:
             self.position.expect()
             try:
                 passage: Passage = yield Ask(
-                    read_from(self.stream, at, self._size, block_ms, looks=True)
+                    read_from(self.stream, at, self._size, block_ms, looks=True, whole=False)
                 )
             except LostFuture:
                 # Somebody may have moved the consumer back already.
@@ -267,7 +267,7 @@ class Turn:
         self._size = min(2 * self._size, left) if left > 0 else self.plan.batch
         if batch.gap:
             first, last = batch.gap
-            log.warning("%s lost offsets %d to %d, which were evicted", self._who, first, last)
+            log.warning("%s missed offsets %d to %d, which are gone", self._who, first, last)
             self.stats.missed += last - first + 1
             self.stats.gaps = [*self.stats.gaps, (self.stream.name, first, last)][-GAPS_KEPT:]
 

@@ -70,6 +70,7 @@ def info(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> N
             ("groups", ", ".join(sorted(facts.groups)) or None),
             ("readers", readers or None),
             ("held up by", _holder(facts)),
+            ("lost", ", ".join(output.range_text(*one) for one in facts.missing) or None),
         ]
     )
 

@@ -66,6 +66,46 @@ redis.register_function{
   flags = { 'allow-oom' },
 }
 
+-- Returns whether a range is in one that was recorded as a gap.
+local function is_known_gap(group, first, last)
+  for low, high in string.gmatch(group.gaps, '(%d+)-(%d+)') do
+    if tonumber(low) <= first and last <= tonumber(high) then return true end
+  end
+  return false
+end
+
+--[[
+  hw_group_missing: count offsets of which a reader found neither node nor entry as missed, and acknowledge
+  them. A range that is counted already is not counted again: several members may find it.
+  KEYS   1 the stream
+  ARGV   1 group   2 `created` as read, or ''   3.. first offset, last offset, ... in ascending order
+  Reply  { how many offsets were pending until now, offset from which on nothing was done yet or -1 }
+         error HW_NO_GROUP
+]]
+redis.register_function{
+  function_name = 'hw_group_missing',
+  callback = function(keys, args)
+    local K, name, created = keys[1], args[1], args[2]
+    local G, stream = group_key(K, name), load_stream(K)
+    local group = open_group(G, stream)
+    if not group then return no_group() end
+    if created ~= '' and stream.created ~= created then return { 0, -1 } end
+    book_group(G, group)
+    local ended, going_on = end_ranges(G, group, args, 3)
+    load_counts(G, group)
+    for i = 3, #args, 2 do
+      local first, last = tonumber(args[i]), math.min(tonumber(args[i + 1]), stream.last)
+      if going_on ~= -1 then last = math.min(last, going_on - 1) end
+      if first <= last and not is_known_gap(group, first, last) then record_gap(group, first, last) end
+      note_missing(K, stream, first, last)
+    end
+    save_group(G, group)
+    if ended > 0 then serve(K, name, stream) end
+    return { ended, going_on }
+  end,
+  flags = { 'allow-oom' },
+}
+
 -- No member has a message that waits to be buried or for others of its tag: it cannot be moved.
 local function is_waiting_range(range)
   return range.waits or range.due == PARKED

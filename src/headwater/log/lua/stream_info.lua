@@ -8,7 +8,8 @@
          offset) or '', slowest_next (that offset) or '', slowest_idle_ms (since it was seen last) or '',
          abandoned (how many groups retention no longer waits for), tail_bytes (of bytes, what is not sealed),
          reader_lag_ms { reader, age of the oldest message that it needs or 0, ... } (of a sealed message, the age
-         of the newest message of its node or before)
+         of the newest message of its node or before), missing { first offset, last offset, ... } (of messages that
+         the store has lost, as far as a reader has met them; the latest 16 ranges)
 ]]
 local LISTED_GROUPS = 1000
 
@@ -37,6 +38,17 @@ local function reader_lags(K, stream, readers)
   return lags
 end
 
+-- Returns what was lost, without what was evicted since.
+local function missing_ranges(K, stream)
+  local ranges = {}
+  for first, last in string.gmatch(redis.call('HGET', K, 'missing') or '', '(%d+)-(%d+)') do
+    if tonumber(last) >= stream.first then
+      ranges[#ranges + 1], ranges[#ranges + 2] = math.max(tonumber(first), stream.first), tonumber(last)
+    end
+  end
+  return ranges
+end
+
 function looks.stream(K)
   local stream, time = load_stream(K, 'time')
   local f = redis.call('HMGET', K, 'bytes', 'holes', 'compact')
@@ -62,6 +74,7 @@ function looks.stream(K)
     'abandoned', redis.call('ZCOUNT', K .. ':positions', '+inf', '+inf'),
     'tail_bytes', unsealed,
     'reader_lag_ms', reader_lags(K, stream, readers),
+    'missing', missing_ranges(K, stream),
   }
 end
 

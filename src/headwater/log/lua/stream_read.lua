@@ -26,6 +26,24 @@ redis.register_function{
 }
 
 --[[
+  hw_stream_missing: note offsets that a reader found without node or entry, for hw_stream_info.
+  KEYS   1 the stream
+  ARGV   1 `created` as read   2.. first offset, last offset, ...
+  Reply  1, or 0 when the stream was created again since
+]]
+redis.register_function{
+  function_name = 'hw_stream_missing',
+  callback = function(keys, args)
+    local K, created = keys[1], args[1]
+    local stream = load_stream(K)
+    if stream.created ~= created then return 0 end
+    for i = 2, #args, 2 do note_missing(K, stream, tonumber(args[i]), tonumber(args[i + 1])) end
+    return 1
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
   hw_stream_nodes: get facts about sealed nodes, newest first, for clients that rewrite them.
   KEYS   1 the stream
   ARGV   1 highest last offset of interest   2 how many

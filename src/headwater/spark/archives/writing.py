@@ -66,16 +66,17 @@ def _messages(
     span: tuple[int, int],
     gaps: list[tuple[int, int]],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range, and add what was evicted of it to ``gaps``."""
+    """Yield the messages of a range, and add what was evicted or lost of it to ``gaps``."""
     stream = StreamHandle(archive.stream, set())
     at, last = span
     while at and at <= last:
-        part = hw.store.run(scan_part(stream, at, last + 1, headers=True))
+        part = hw.store.run(scan_part(stream, at, last + 1, headers=True, whole=False))
         if part.created != created:
             raise ArchiveMismatch(
                 archive.directory.shown, archive.stream, "the stream was deleted or written anew"
             )
         if part.first > at:
             gaps.append((at, min(part.first - 1, last)))
+        gaps += part.missing
         yield from part.pieces
         at = part.next

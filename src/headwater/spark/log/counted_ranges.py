@@ -53,7 +53,9 @@ def dense_spans(target: StreamOrTopic, streams: Sequence[str]) -> list[range]:
     handles = (StreamHandle(name, set()) for name in streams)
     found = target.hw.store.run(together(map(reading.info, handles)))
     return [
-        range(one.first, one.last + 1) if one.length == one.last - one.first + 1 else range(0)
+        range(one.first, one.last + 1)
+        if one.length == one.last - one.first + 1 and not one.missing
+        else range(0)
         for one in found
     ]
 

@@ -65,12 +65,12 @@ class RangeReader:
             return False
         return condition.column != "tag" or self.target.archive is not None
 
-    def lost(self, stream: str, first: int, last: int) -> None:
-        """Raise DataLost for evicted offsets, or log them when losses are accepted."""
-        error = DataLost(stream, first, last)
+    def lost(self, stream: str, first: int, last: int, why: str = "evicted") -> None:
+        """Raise DataLost for offsets that are gone, or log them when losses are accepted."""
+        error = DataLost(stream, first, last, why)
         if self.fail_on_loss:
             raise error
-        logger.warning("skipped offsets %d to %d of %r: evicted", first, last, stream)
+        logger.warning("skipped offsets %d to %d of %r: %s", first, last, stream, why)
 
     def lost_future(self, stream: str, first: int, last: int) -> None:
         """Raise LostFuture for offsets that a failover lost, or log them when that is accepted."""
@@ -140,10 +140,14 @@ class RangeReader:
             if unopened:
                 scanned = run(reading.scan_unopened(handle, at, part.stop))
             else:
-                scanned = run(reading.scan_part(handle, at, part.stop, headers=headers))
+                scanned = run(
+                    reading.scan_part(handle, at, part.stop, headers=headers, whole=False)
+                )
             self._check(part, scanned)
             if scanned.first > at:
-                yield from self._evicted(part, at, min(scanned.first, part.stop) - 1)
+                yield from self._gone(part, at, min(scanned.first, part.stop) - 1, "evicted")
+            for first, last in scanned.missing:
+                yield from self._gone(part, first, last, "missing in the store")
             for kind, pieces in groupby(scanned.pieces, key=type):
                 if kind is UnopenedNode:
                     yield list(pieces)
@@ -188,8 +192,8 @@ class RangeReader:
         names = [name for name in WITH_HEADERS if name in needed]
         yield from scan(directory, files, wanted, names)
 
-    def _evicted(self, part: OffsetRange, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Read evicted offsets from the archive if they are there by now; report others as lost."""
+    def _gone(self, part: OffsetRange, first: int, last: int, why: str) -> Iterator[pa.RecordBatch]:
+        """Read what is gone from the archive if it is there by now; report the rest as lost."""
         manifest = self.target.manifest(part.stream)
         if manifest is not None and manifest.created == part.created and manifest.last >= first:
             end = min(last, manifest.last)
@@ -198,7 +202,7 @@ class RangeReader:
             yield from self._archived(part, manifest.between(first, end), first, end, needed)
             first = end + 1
         if first <= last:
-            self.lost(part.stream, first, last)
+            self.lost(part.stream, first, last, why)
 
     def _check(self, part: OffsetRange, scanned: Scanned[Any]) -> None:
         if scanned.created != part.created:

@@ -4,7 +4,8 @@
 
     K              hash    format, first, last, sealed, cold, time, created, bytes, holes, retention policy,
                            waiting: groups in which a member is blocked, each between spaces;
-                           freed (30-evict.lua), replacing (17-replace.lua), history (12-history.lua)
+                           freed (30-evict.lua), replacing (17-replace.lua), history (12-history.lua),
+                           missing: offsets of messages that the store has lost, "first-last " for each range
     K:tail         stream  messages that are not sealed yet (15-append.lua); entry id 0-<last offset in the entry>
     K:nodes        hash    base offset -> node (a packed batch); new -> a node that replaces others
     K:index        zset    score: last offset of a node; member: "base:count:bytes:time:newest:version"
@@ -114,6 +115,21 @@ local HANDED = '(%S+):(%d+):(%d+):(%d+):(%d+):(%d+) '
 
 local function group_key(K, name)
   return K .. ':g:' .. #name .. ':' .. name
+end
+
+-- Notes offsets that have neither node nor entry, although no compaction or eviction removed their messages: the
+-- store has lost them. The latest 16 ranges are kept.
+local function note_missing(K, stream, first, last)
+  first, last = math.max(first, stream.first), math.min(last, stream.last)
+  if first > last then return end
+  local kept = {}
+  for low, high in string.gmatch(redis.call('HGET', K, 'missing') or '', '(%d+)-(%d+)') do
+    if tonumber(low) <= first and last <= tonumber(high) then return end
+    if tonumber(low) < first or last < tonumber(high) then kept[#kept + 1] = low .. '-' .. high .. ' ' end
+  end
+  if #kept == 16 then table.remove(kept, 1) end
+  kept[#kept + 1] = digits(first) .. '-' .. digits(last) .. ' '
+  redis.call('HSET', K, 'missing', table.concat(kept))
 end
 
 local function trim_tail(K, stream)

@@ -87,8 +87,9 @@ end
 -- Collects from `from` until `want` messages or the offset `to` or the bag's byte limit is reached, whichever
 -- is first, but at least one node or entry. Returns the last offset covered (from - 1 when there is nothing)
 -- and the highest possible number of messages in it. A node with holes counts its messages only when it is
--- taken whole; otherwise offsets are counted. stream.newest: the entry of the last offset, when the caller
--- has just written it.
+-- taken whole; otherwise offsets are counted. An offset without node or entry was lost: it is covered like the
+-- others, and the client finds that nothing holds it. stream.newest: the entry of the last offset, when the
+-- caller has just written it.
 local function collect(K, stream, from, to, want, bag)
   local at, got = from, 0
   to = math.min(to, stream.last)
@@ -107,7 +108,9 @@ local function collect(K, stream, from, to, want, bag)
       elseif node then
         node.last, place = tonumber(found[place + 1]), place + 2
       else
-        return at - 1, got
+        local stop = math.min(stream.sealed, to, at + (want - got) - 1)
+        got, at = got + (stop - at + 1), stop + 1
+        break
       end
       local last = node.last
       bag_node(K, bag, node, last)
@@ -126,9 +129,11 @@ local function collect(K, stream, from, to, want, bag)
     local found = at == stream.last and stream.newest and { stream.newest }
       or redis.call('XRANGE', K .. ':tail', '0-' .. digits(at), '+',
         'COUNT', math.min(want - got, to - at + 1, 256))
-    if #found == 0 then break end
     local n = #found
-    if offset_of(found[n]) == at + n - 1 and found[1][2][1] ~= 'n' then
+    if n == 0 then
+      local stop = math.min(to, at + (want - got) - 1)
+      got, at = got + (stop - at + 1), stop + 1
+    elseif offset_of(found[n]) == at + n - 1 and found[1][2][1] ~= 'n' then
       -- As many entries as offsets, and the first is not the end of a packed batch: each is one message.
       local taken = bag_singles(bag, found)
       at, got = at + taken, got + taken
