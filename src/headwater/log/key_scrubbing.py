@@ -25,6 +25,7 @@ _TYPES: Final = {
     b":answers": "hash",
     b":publishing": "hash",
     b":readers": "zset",
+    b":silent": "zset",
     b":stagings": "zset",
     b":seen": "zset",
     b":positions": "zset",
