@@ -171,6 +171,15 @@ def test_every_part_is_in_the_reference() -> None:
         assert (f"`{name}:" if name in _PREFIXES else f"`{name}`") in REFERENCE
 
 
+def test_a_stream_to_which_nothing_was_published_is_sound(server: Server) -> None:
+    """The answer to its producer is kept, though the stream was never written."""
+    with Headwater(server.url) as hw, server.client() as raw:
+        raw.flushall()
+        hw.stream("s").publish(producer="p", sequence=1)
+        assert raw.exists(f"{stream_key('s')}:answers")
+        assert_sound(hw)
+
+
 def test_sound_groups_with_order_and_with_limits_have_no_finding(server: Server) -> None:
     with Headwater(server.url) as hw, server.client() as raw:
         raw.flushall()

@@ -18,7 +18,7 @@ from headwater.store.key_scrubbing import (
 from headwater.store.scrubbing import Checks, Command, Repair, ScrubLedger, number, read, shown
 
 # Keys that only a stream that was written has.
-_WRITTEN: Final = (b":tail", b":nodes", b":index", b":producers", b":answers", b":publishing")
+_WRITTEN: Final = (b":tail", b":nodes", b":index")
 _DELETED = re.compile(rb":deleted:\d+(:publishing)?")
 _GROUP = re.compile(rb":g:(\d+):(.*)", re.DOTALL)
 _DAY_MS: Final = 24 * 3600 * 1000
