@@ -171,6 +171,14 @@ def test_every_part_is_in_the_reference() -> None:
         assert (f"`{name}:" if name in _PREFIXES else f"`{name}`") in REFERENCE
 
 
+def test_notes_of_walks_and_moves_of_a_farm_are_known_to_a_scrub(server: Server) -> None:
+    with Headwater(server.url) as hw, server.client() as raw:
+        raw.flushall()
+        for note in ("walk:now", "walk:last", "move:now", "move:last"):
+            raw.set(f"hw:{{timelines}}:{note}", "{}")
+        assert_sound(hw)
+
+
 def test_a_stream_to_which_nothing_was_published_is_sound(server: Server) -> None:
     """The answer to its producer is kept, though the stream was never written."""
     with Headwater(server.url) as hw, server.client() as raw:
