@@ -26,6 +26,7 @@ from tests.support import blocking
 from tests.support.books import Books
 from tests.support.not_run import pytest_collection_modifyitems, pytest_terminal_summary
 from tests.support.postgres import Postgres, postgres_folder
+from tests.support.scrubbed import assert_left_sound, note_maker
 from tests.support.stores import Stores
 
 __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
@@ -59,6 +60,7 @@ def pytest_collection_finish() -> None:
 def stores() -> Iterator[Stores]:
     with contextlib.closing(Stores()) as stores:
         yield stores
+        assert_left_sound(stores.urls)
 
 
 @pytest.fixture(scope="session")
@@ -158,9 +160,11 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def name() -> str:
-    """A name that nobody else uses."""
-    return f"s-{secrets.token_hex(6)}"
+def name(request: pytest.FixtureRequest) -> str:
+    """A name that nobody else uses; what it leaves in the shared stores must be sound."""
+    name = f"s-{secrets.token_hex(6)}"
+    note_maker(name, request.node)
+    return name
 
 
 @pytest.fixture

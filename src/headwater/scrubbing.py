@@ -95,6 +95,11 @@ _PARTS: Final = {
     ("history", b":series"): "hash",
     ("jobs", b":open"): "zset",
     ("jobs", b":over"): "zset",
+    **{
+        ("timelines", f":{what}:{when}".encode()): "string"
+        for what in ("walk", "move")
+        for when in ("now", "last")
+    },
 }
 # A ring of the history: seconds between points, and the series.
 _RING: Final = re.compile(rb":(?:1|10|60):\[")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 import headwater
 from headwater.log.keys import group_key, stream_key
-from headwater.log.types import IDLE_MS
+from headwater.log.retention import preview, set_reader
+from headwater.log.types import IDLE_MS, Retention
+from headwater.metrics.retention_forecasts import forecast
 from tests.support.commands import run
 from tests.support.entries import entries, offsets
 from tests.support.servers import Server
@@ -134,3 +137,112 @@ def test_a_stream_with_many_silent_groups_is_evicted_in_steps(
     assert stream.evict(9, past_readers=False) == 0
     stream.group("g50").read(9)
     assert stream.evict(9, past_readers=False) == 8
+
+
+def silence(hw: headwater.Headwater, name: str, readers: list[str]) -> None:
+    """Make readers outside the log look as if nobody had seen them for two days."""
+    seen = server_ms(hw) - 2 * IDLE_MS
+    key = f"{stream_key(name)}:seen"
+    hw.store.command("ZADD", key, *(word for reader in readers for word in (seen, reader)))
+
+
+SILENT = [f"s{n:02}" for n in range(70)]
+
+
+@pytest.fixture
+def crowd(hw: headwater.Headwater, name: str) -> headwater.Stream:
+    """Seventy silent readers outside the log are behind one that is active, at 11."""
+    stream = hw.stream(name)
+    stream.write_many(entries(100))
+    for reader in SILENT:
+        stream.register_reader(reader, 5)
+    stream.register_reader("active", 11)
+    silence(hw, name, SILENT)
+    return stream
+
+
+def test_retention_waits_for_an_active_reader_behind_any_number_of_silent_ones(
+    crowd: headwater.Stream,
+) -> None:
+    assert crowd.retain(max_count=10, max_idle_ms=IDLE_MS) == (10, 80, "active")
+    assert len(crowd.read(11, 100)) == 90
+    assert crowd.info().slowest == "active"
+    assert crowd.info().readers == dict.fromkeys(SILENT, 5) | {"active": 11}, "none is forgotten"
+
+
+def test_a_forecast_names_the_active_reader_whether_or_not_the_others_were_passed_over(
+    hw: headwater.Headwater, crowd: headwater.Stream
+) -> None:
+    policy = Retention(max_count=10, max_idle_ms=IDLE_MS)
+    for _ in range(2):
+        info = replace(crowd.info(), retention=policy)
+        seen = hw.store.run(preview(stream_key(crowd.name), policy))
+        assert forecast(info, seen, [], server_ms(hw)).held_by == "active"
+        crowd.retain(max_count=90, max_idle_ms=IDLE_MS)
+
+
+def test_a_call_that_has_not_looked_at_all_silent_readers_evicts_nothing(
+    hw: headwater.Headwater, crowd: headwater.Stream
+) -> None:
+    crowd.retain(max_idle_ms=IDLE_MS)
+    crowd.write("t", b"", backlog=10)
+    assert crowd.info().first == 5, "what the last reader it looked at needs is kept"
+    for _ in range(3):
+        crowd.write("t", b"", backlog=10)
+    assert crowd.info().first == 11
+    # A silent reader is passed over once; then it costs nothing.
+    key = stream_key(crowd.name)
+    assert hw.store.command("ZCARD", f"{key}:readers") == [1]
+    assert hw.store.command("ZCARD", f"{key}:silent") == [len(SILENT)]
+
+
+def test_an_eviction_that_spares_readers_looks_at_all_of_them(crowd: headwater.Stream) -> None:
+    crowd.retain(max_idle_ms=IDLE_MS)
+    assert crowd.evict(90, past_readers=False) == 10
+    assert crowd.info().first == 11
+
+
+def test_a_silent_reader_that_comes_back_is_waited_for_again(
+    hw: headwater.Headwater, crowd: headwater.Stream
+) -> None:
+    crowd.retain(max_count=10, max_idle_ms=IDLE_MS)
+    crowd.register_reader("active", 101)
+    crowd.register_reader("s07", 21)
+    assert crowd.retain(max_count=10, max_idle_ms=IDLE_MS) == (10, 70, "s07")
+    assert crowd.info().readers["s07"] == 21
+    # One that reports late, through another process of its name, does not fall back.
+    hw.store.run(set_reader(stream_key(crowd.name), "s08", 3, forward=True))
+    assert crowd.info().readers["s08"] == 5
+    crowd.forget_reader("s09")
+    assert "s09" not in crowd.info().readers
+
+
+def test_all_silent_readers_and_groups_are_waited_for_again_without_the_limit(
+    crowd: headwater.Stream, age: Age
+) -> None:
+    lost = crowd.group("lost")
+    lost.read(2)
+    age(crowd.name, "lost")
+    assert crowd.retain(max_count=10, max_idle_ms=IDLE_MS) == (10, 80, "active")
+    assert lost.info().abandoned
+    assert crowd.retain(max_count=10) == (0, 80, "lost")
+    assert not lost.info().abandoned
+    lost.remove()
+    assert crowd.retain(max_count=10).held_by in SILENT
+
+
+def test_groups_consumers_and_readers_are_waited_for_together(
+    hw: headwater.Headwater, crowd: headwater.Stream, age: Age
+) -> None:
+    for n in range(70):
+        crowd.group(f"g{n:02}").read(2)
+        if n != 69:
+            age(crowd.name, f"g{n:02}")
+    for reader in ("sql", "spark-1"):
+        crowd.register_reader(reader, 4)
+    assert crowd.retain(max_count=10, max_idle_ms=IDLE_MS) == (2, 88, "g69")
+    crowd.group("g69").read(90)
+    assert crowd.retain(max_count=10, max_idle_ms=IDLE_MS).held_by in ("sql", "spark-1")
+    assert crowd.info().first == 4
+    silence(hw, crowd.name, ["sql", "spark-1"])
+    assert crowd.retain(max_count=10, max_idle_ms=IDLE_MS) == (7, 80, "active")

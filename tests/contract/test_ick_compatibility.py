@@ -239,6 +239,7 @@ BROKEN: list[tuple[int, tuple[str, ...], str]] = [
 ]
 
 
+@pytest.mark.damages
 @pytest.mark.parametrize(("place", "command", "found"), BROKEN, ids=str)
 @pytest.mark.parametrize("client", ["plain-async", "redis-sync"], indirect=True)
 def test_what_is_no_ick_is_told_by_its_key_in_every_operation(

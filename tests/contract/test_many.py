@@ -75,6 +75,7 @@ def test_replies_come_in_the_order_of_the_calls(hw: headwater.Headwater, name: s
 
 
 # Both clients run the same operations: each counts on one kind of store.
+@pytest.mark.damages
 @pytest.mark.parametrize(
     ("hw", "dial"),
     [("plain", "sync"), pytest.param("cluster", "async", marks=pytest.mark.cluster)],
@@ -144,6 +145,7 @@ def extent_call(stream: str) -> Call:
     return Call("hw_stream_read", stream_key(stream), (0, ""), read_only=True)
 
 
+@pytest.mark.damages
 def test_what_is_large_is_sent_in_parts(
     hw: headwater.Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_server_that_stays_away_is_said_in_the_end(
         many(hw, reads)
 
 
+@pytest.mark.damages
 @pytest.mark.parametrize("kind", ["plain", pytest.param("cluster", marks=pytest.mark.cluster)])
 def test_a_library_that_is_lost_is_brought_back(
     kind: str, stores: Stores, dial: Dial, name: str

@@ -16,6 +16,8 @@ from tests.support.queues import LONG_MS, SHORT_MS, ask_for, ready_bundles, valu
 from tests.support.servers import until
 from tests.support.watch import let_pass
 
+pytestmark = pytest.mark.damages
+
 Connect: TypeAlias = Callable[[str], Headwater]
 LENGTH = 20
 

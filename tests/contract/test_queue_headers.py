@@ -112,6 +112,7 @@ def test_a_repeat_has_the_same_headers(queue: Queue) -> None:
             queue.push_many([b"1"], headers=other, producer="p", sequence=1)
 
 
+@pytest.mark.damages
 @pytest.mark.parametrize("count", [1, 12])
 def test_any_bit_of_headers_that_changed_is_noticed(
     connect: Callable[[str], Headwater], name: str, count: int

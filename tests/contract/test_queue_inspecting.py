@@ -71,6 +71,7 @@ def test_unacked_messages_come_by_their_own_deadlines(queue: Queue, count: int) 
     assert values(queue.peek(count, state="unacked")) == [b"1", b"2", b"3"][:count]
 
 
+@pytest.mark.damages
 def test_a_damaged_message_hides_no_ready_one_behind_it(connect: Connect, name: str) -> None:
     hw = connect("plain-sync")
     hw.store.command("RPUSH", f"hw:q:{{{name}}}:ready:0", b"not a message")

@@ -17,7 +17,11 @@ from headwater.store.store import Store
 from tests.support.stepping import Make, Stepper, handle_of, interrupt_everywhere, take_turns
 from tests.support.watch import let_pass
 
-pytestmark = [pytest.mark.fault, pytest.mark.parametrize("store_url", ["plain"], indirect=True)]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.parametrize("store_url", ["plain"], indirect=True),
+    pytest.mark.damages,
+]
 LONG = int(os.environ.get("HEADWATER_LONG") or 1)
 
 

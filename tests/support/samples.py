@@ -9,7 +9,7 @@ def stream(last: int, **readers: int) -> StreamInfo:
     """Return a stream named "s" with a group "g"; ``readers`` need these offsets."""
     return StreamInfo(
         *("s", 1, last, last, 0, 0, 0, 1, 0, Retention(), False, readers, ("g",)),
-        *(None, None, None, 0, 0, dict.fromkeys(readers, 0)),
+        *(None, None, None, 0, 0, dict.fromkeys(readers, 0), {}),
     )
 
 

@@ -26,6 +26,11 @@ class Stores:
         self._urls: dict[str, str] = {}
         self._end = contextlib.ExitStack()
 
+    @property
+    def urls(self) -> list[str]:
+        """Return the URLs of those that have started."""
+        return list(self._urls.values())
+
     def url(self, kind: str) -> str:
         """Return the URL of a store of that kind, starting it when it is the first time."""
         if kind not in self._urls:

@@ -31,6 +31,7 @@ STREAM = StreamInfo(
     abandoned=0,
     tail_bytes=0,
     reader_lag_ms={},
+    reader_idle_ms={},
 )
 GROUP = GroupInfo(
     name="g",

@@ -12,19 +12,11 @@ from headwater.store.key_scrubbing import (
     OwnedKey,
     check_registered,
     check_type,
+    parts_of,
     report_orphan,
 )
 from headwater.store.scrubbing import Checks, Command, ScrubLedger, number, read, shown
 
-_SHARD_TYPES: Final = {
-    b"": "hash",
-    b":ready": "zset",
-    b":since": "zset",
-    b":later": "zset",
-    b":wish": "zset",
-    b":held": "zset",
-    b":made": "hash",
-}
 _WITH_MEMBERS: Final = (b":ready", b":wish", b":held")
 _SHARD = re.compile(r"(.+)/(\d+)/(\d+)", re.DOTALL)
 _ICK_SET = re.compile(rb"(.+)/ick/\{\1\}/([pc])set", re.DOTALL)
@@ -62,11 +54,12 @@ def check_shard_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
     """Check a key of a shard: its channel has such a shard, or it is closed."""
     name = _SHARD.fullmatch(found.name)
     ledger.kind, ledger.name = "channel", name[1] if name else found.name
-    if name is None or found.part not in _SHARD_TYPES:
+    kind = parts_of("ick", "S").get(found.part)
+    if name is None or kind is None:
         ledger.found(f"key {shown(found.key)}", "a part of a shard", "no such part", NOBODYS)
         return
     shard = f"hw:cs:{{{found.name}}}"
-    if not (yield from check_type(shard, found.key, _SHARD_TYPES[found.part], ledger)):
+    if not (yield from check_type(shard, found.key, kind, ledger)):
         return
     key = channel_key(name[1])
     (layout,) = yield read(

@@ -95,17 +95,32 @@ class ChannelHandle:
         args: tuple[Argument, ...] = (),
         members: Count = 0,
     ) -> Operation[Any]:
-        """Change a shard; raises Closed when it belongs to an old layout.
+        """Change a shard; raises Closed when it belongs to an old layout, or to one that was lost.
 
         ``members`` is how many that concerns, for instruments.
         """
         key = self.shard_key(epoch, shard)
-        try:
-            return (yield Call(function, key, args, repeatable=True, messages=members))
-        except Refusal as refusal:
-            if refusal.code != "CLOSED":
-                raise
-            raise Closed from None
+        call = Call(function, key, args, repeatable=True, messages=members)
+        while True:
+            try:
+                return (yield call)
+            except Refusal as refusal:
+                if refusal.code not in ("CLOSED", "UNOPENED"):
+                    raise
+                if refusal.code == "CLOSED" or not (yield from self._open_shard(epoch, shard)):
+                    raise Closed from None
+
+    def _open_shard(self, epoch: int, shard: int) -> Operation[bool]:
+        """Open a shard that nobody has used yet; returns False when the layout does not have it.
+
+        Then a server has lost that layout in a failover, or it was left behind long ago.
+        """
+        view = yield from self.look()
+        if view is None or not view.has(epoch, shard):
+            self.forget()
+            return False
+        yield Call("hw_channel_enter", self.shard_key(epoch, shard), repeatable=True)
+        return True
 
 
 class Closed(Exception):

@@ -53,6 +53,11 @@ class SeenLayout(NamedTuple):
         epoch, shards, old_epoch, old_shards, phase = reply
         return cls(epoch, shards, old_epoch, old_shards, phase.decode())
 
+    def has(self, epoch: int, shard: int) -> bool:
+        """Return whether a shard is one of this layout, or of the one that is being left."""
+        shards = {self.old_epoch: self.old_shards, self.epoch: self.shards}
+        return shard < shards.get(epoch, 0)
+
 
 class ReserveReply(NamedTuple):
     """hw_channel_reserve. Without a token there is nothing, or another consumer has the shard.

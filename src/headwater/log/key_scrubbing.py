@@ -12,32 +12,13 @@ from headwater.store.key_scrubbing import (
     OwnedKey,
     check_registered,
     check_type,
+    parts_of,
     report_orphan,
 )
 from headwater.store.scrubbing import Checks, Command, Repair, ScrubLedger, number, read, shown
 
-_TYPES: Final = {
-    b"": "hash",
-    b":tail": "stream",
-    b":nodes": "hash",
-    b":index": "zset",
-    b":producers": "zset",
-    b":answers": "hash",
-    b":publishing": "hash",
-    b":readers": "zset",
-    b":stagings": "zset",
-    b":seen": "zset",
-    b":positions": "zset",
-    b":deleted": "zset",
-    b":groups": "zset",
-}
 # Keys that only a stream that was written has.
-_WRITTEN: Final = (b":tail", b":nodes", b":index", b":producers", b":answers", b":publishing")
-_GROUP_PARTS: Final = (
-    *(b":pending", b":due", b":expired", b":waiters", b":served", b":members", b":dead"),
-    *(b":failing", b":causes", b":flying", b":tags", b":keys"),
-    *(b":lanes", b":untagged", b":buckets"),
-)
+_WRITTEN: Final = (b":tail", b":nodes", b":index")
 _DELETED = re.compile(rb":deleted:\d+(:publishing)?")
 _GROUP = re.compile(rb":g:(\d+):(.*)", re.DOTALL)
 _DAY_MS: Final = 24 * 3600 * 1000
@@ -50,8 +31,8 @@ def check_stream_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
     if part == b":remade":
         # It exists only during one call.
         report_orphan(key, found.key, "nothing: it is left of a call", (), ledger)
-    elif part in _TYPES:
-        right = yield from check_type(key, found.key, _TYPES[part], ledger)
+    elif kind := parts_of("log", "K").get(part):
+        right = yield from check_type(key, found.key, kind, ledger)
         if right and part == b"":
             yield from _check_known(key, found.name, ledger)
         elif right and part in _WRITTEN:
@@ -118,8 +99,8 @@ def _check_group_key(
         name, part = "", b"?"
     group = group_key(key, name)
     waiter = part[len(b":box:") :] if part.startswith(b":box:") else None
-    kind = "hash" if not part else "list" if waiter is not None else "zset"
-    if part and waiter is None and part not in _GROUP_PARTS:
+    kind = "list" if waiter is not None else parts_of("log", "G").get(part)
+    if kind is None:
         ledger.found(f"key {shown(found.key)}", "a part of a group", "no such part", NOBODYS)
         return
     if not (yield from check_type(key, found.key, kind, ledger)):

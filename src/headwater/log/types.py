@@ -270,8 +270,9 @@ class StreamInfo:
     not necessarily of the last write. ``slowest`` is the group or registered reader that needs the
     lowest offset, ``slowest_next``: before it retention stops; it was seen ``slowest_idle_ms`` ago.
     ``abandoned`` groups were silent for so long that they are not waited for. Of ``bytes``,
-    ``tail_bytes`` are not sealed yet. ``reader_lag_ms``: the age of what each reader needs next.
-    ``missing``: ranges that the store has lost, as far as somebody has read there, the latest 16.
+    ``tail_bytes`` are not sealed yet. ``reader_lag_ms``: the age of what each reader needs next;
+    ``reader_idle_ms``: how long it has been silent. ``missing``: ranges that the store has lost, as
+    far as somebody has read there, the latest 16.
     """
 
     name: str
@@ -293,6 +294,7 @@ class StreamInfo:
     abandoned: int
     tail_bytes: int
     reader_lag_ms: dict[str, int]
+    reader_idle_ms: dict[str, int]
     missing: tuple[tuple[int, int], ...] = ()
 
     @property

@@ -76,7 +76,9 @@ def forecast(
     def waits(idle_ms: int | None) -> bool:
         return most_idle_ms is None or idle_ms is None or idle_ms <= most_idle_ms
 
-    needs, ignored = dict(info.readers), dict[str, int]()
+    needs, ignored = dict[str, int](), dict[str, int]()
+    for reader, offset in info.readers.items():
+        (needs if waits(info.reader_idle_ms.get(reader)) else ignored)[reader] = offset
     for group in groups:
         held = not group.abandoned and waits(now_ms - group.seen_ms)
         (needs if held else ignored)[group.name] = group.ack_offset

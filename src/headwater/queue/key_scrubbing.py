@@ -13,22 +13,11 @@ from headwater.store.key_scrubbing import (
     OwnedKey,
     check_registered,
     check_type,
+    parts_of,
     report_orphan,
 )
 from headwater.store.scrubbing import Checks, Command, Repair, ScrubLedger, read, shown
 
-_TYPES: Final = {
-    b"": "hash",
-    b":dead": "zset",
-    b":bundles": "hash",
-    b":damaged": "list",
-    b":failing": "zset",
-    b":causes": "hash",
-    b":waiters": "zset",
-    b":looks": "zset",
-    b":producers": "zset",
-    b":answers": "hash",
-}
 # Keys that only a queue that was pushed to has.
 _PUSHED: Final = (
     *(b":dead", b":bundles", b":damaged", b":failing", b":causes", b":producers", b":answers"),
@@ -43,8 +32,8 @@ def check_queue_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
     """Check one key under the name of a queue."""
     key, part = queue_key(found.name), found.part
     ledger.kind, ledger.name = "queue", found.name
-    if part in _TYPES:
-        right = yield from check_type(key, found.key, _TYPES[part], ledger)
+    if kind := parts_of("queue", "K queue.key").get(part):
+        right = yield from check_type(key, found.key, kind, ledger)
         if right and part == b"":
             yield from _check_known(key, found.name, ledger)
         elif right and part in _PUSHED:

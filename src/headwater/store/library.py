@@ -77,6 +77,14 @@ def _headed(package: Traversable, file: Traversable) -> str:
 
 
 @cache
+def lua_of(package: str) -> str:
+    """Return the Lua of a package, with what it shares with all others."""
+    folders = [files("headwater").joinpath(room, "lua") for room in (package, "store")]
+    found = [file for folder in folders for file in _lua_files(folder.joinpath("shared"))]
+    return "\n".join(file.read_text("utf-8") for file in (*found, *_lua_files(folders[0])))
+
+
+@cache
 def library(writes: int = FIRST_FORMAT) -> Library:
     """Return the library that writes a format; the same files always make the same source."""
     root = files("headwater")

@@ -135,7 +135,8 @@ class ScrubLedger:
                 f"key {shown(key)}",
                 f"a key that {shown(verb)} can read",
                 str(reply),
-                "find out who wrote it; delete or rename it, or restore it from a backup",
+                "find out who wrote it; rename it, so that nothing of it is lost, and restore the "
+                "object from a backup",
             )
         return bool(wrong)
 

@@ -167,7 +167,9 @@ def post(board: StreamHandle, notice: Notice) -> Operation[int]:
             offset = yield from writing.write(board, notice.job, value, BOARD_KEPT)
         except OutcomeUnknown:
             continue  # to say it twice does no harm
-        (found, *_), *_ = yield from reading.read(board, offset, 1, None)
+        # By another handle: this one may have read reports that a failover has lost, see hear.
+        written = StreamHandle(board.name, board.registered)
+        (found, *_), *_ = yield from reading.read(written, offset, 1, None)
         return found.time_ms if found is not None else 0
 
 
@@ -175,7 +177,12 @@ def hear(board: StreamHandle, offset: int) -> Operation[tuple[list[Notice], int]
     """Return what was told from an offset on, and where to continue."""
     heard: list[Notice] = []
     while True:
-        passage = yield from reading.read_from(board, offset, _PAGE, None)
+        try:
+            passage = yield from reading.read_from(board, offset, _PAGE, None)
+        except LostFuture as lost:
+            # A failover has lost reports that were heard; what was said since is in their place.
+            offset = lost.first
+            continue
         for message in passage.messages:
             try:
                 said = _notices.decode(message.value)

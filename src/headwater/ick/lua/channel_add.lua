@@ -5,7 +5,8 @@
   ARGV   1 ms since 1970 before which they must not be reserved, or ''
          2.. score, member, score, member, ...
   Reply  { members that were not dirty before, members whose score fell }
-         error HW_CLOSED when the layout has changed: ask for it again
+         error HW_CLOSED when the layout has changed: ask for it again; HW_UNOPENED when nobody has opened
+         the shard: ask as well, and open it if the layout has it
   Cost   O(members · log size)
 ]]
 -- The counters affect nothing else: an add succeeds even where it cannot be counted.
@@ -18,7 +19,8 @@ end
 
 redis.register_function('hw_channel_add', function(keys, args)
   local not_before, now = tonumber(args[1]), server_ms()
-  if is_closed(keys[1]) then return channel_closed() end
+  local refused = refusal_of(keys[1])
+  if refused then return refused end
   if not_before and not_before <= now then not_before = nil end
   return on_shard(keys[1], add_counted, args, not_before, now)
 end)
@@ -29,7 +31,7 @@ end)
   ARGV   1.. member, score, ms before which it must not be reserved or 0, ms since which it is
          dirty, member, score, ...
   Reply  how many were not here
-         error HW_CLOSED
+         error HW_CLOSED, HW_UNOPENED
 ]]
 local function put_rows(S, args)
   local before = channel_size(S)
@@ -44,8 +46,7 @@ end
 redis.register_function{
   function_name = 'hw_channel_put',
   callback = function(keys, args)
-    if is_closed(keys[1]) then return channel_closed() end
-    return on_shard(keys[1], put_rows, args)
+    return refusal_of(keys[1]) or on_shard(keys[1], put_rows, args)
   end,
   flags = { 'allow-oom' },
 }

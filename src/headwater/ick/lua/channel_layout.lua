@@ -11,17 +11,11 @@ function looks.channel(M)
   return { tonumber(f[1]), tonumber(f[2]), tonumber(f[3] or 0), tonumber(f[4] or 0), f[5] or '' }
 end
 
--- By the clock, so that a channel that is deleted and created again does not repeat an epoch.
-local function next_epoch(last)
-  local now = redis.call('TIME')
-  return math.max(last + 1, tonumber(now[1]) * 1000000 + tonumber(now[2]))
-end
-
 redis.register_function('hw_channel_open', function(keys, args)
   local M, shards = keys[1], args[1]
   local view = looks.channel(M)
   if view then return view end
-  redis.call('HSET', M, 'epoch', next_epoch(0), 'shards', shards)
+  redis.call('HSET', M, 'epoch', next_by_clock(0), 'shards', shards)
   return looks.channel(M)
 end)
 
@@ -54,7 +48,7 @@ redis.register_function{
       redis.call('HSET', M, 'phase', 'deleting')
     elseif view[5] == '' then
       redis.call('HSET', M, 'old_epoch', view[1], 'old_shards', view[2], 'phase', 'closing',
-        'epoch', next_epoch(view[1]), 'shards', shards)
+        'epoch', next_by_clock(view[1]), 'shards', shards)
     end
     return looks.channel(M)
   end,

@@ -10,7 +10,7 @@
            member, or -1, what is left to do }. The token is 0 when there is nothing, or when another
          consumer holds the shard, until the given ms. Left to do: 0 nothing; 1 call again to reserve the
          rest; 2 all are reserved, more than 500 or than 4 MiB, and hw_channel_held returns them
-         error HW_CLOSED
+         error HW_CLOSED, HW_UNOPENED
   Cost   O(count · log size)
 ]]
 -- How many members one call reserves or returns: each is in several sets.
@@ -68,7 +68,7 @@ end
 -- Reserves until there are `count`, or the call has reached its limit; returns how many are reserved, and
 -- whether that is all.
 local function reserve_up_to(S, shard, count)
-  shard.generation = shard.generation + 1
+  shard.generation = next_by_clock(shard.generation)
   local left = CHANNEL_ROWS
   while true do
     local size = redis.call('ZCARD', S .. ':held')
@@ -86,7 +86,7 @@ local function reserve_members(S, shard, now, consumer, lease_ms, count)
   local next_due = redis.call('ZRANGE', S .. ':later', 0, 0, 'WITHSCORES')[2]
   local due_ms = next_due and math.max(0, tonumber(next_due) - now) or -1
   if size == 0 or count == 0 then return { 0, 0, {}, {}, due_ms, 0 } end
-  if shard.holder ~= consumer then shard.token = shard.token + 1 end
+  if shard.holder ~= consumer then shard.token = next_by_clock(shard.token) end
   local till = now + lease_ms
   redis.call('HSET', S, 'token', shard.token, 'holder', consumer, 'until', till,
     'generation', shard.generation, 'turn', shard.turn)
@@ -102,7 +102,8 @@ redis.register_function{
   callback = function(keys, args)
     local consumer, lease_ms, count = args[1], tonumber(args[2]), tonumber(args[3])
     local shard, now = load_shard(keys[1]), server_ms()
-    if shard.closed then return channel_closed() end
+    local refused = refused_by(shard.closed, shard.opened)
+    if refused then return refused end
     if shard.holder ~= '' and shard.holder ~= consumer and shard.till > now then
       return { 0, shard.till, {}, {}, -1, 0 }
     end

@@ -42,6 +42,20 @@ redis.register_function{
 }
 
 --[[
+  hw_channel_enter: open a shard that is in the layout, so that it accepts members. A closed one stays closed.
+  KEYS   1 the shard
+  Reply  1
+]]
+redis.register_function{
+  function_name = 'hw_channel_enter',
+  callback = function(keys)
+    redis.call('HSET', keys[1], 'opened', 1)
+    return 1
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
   hw_channel_close: close a shard, which then accepts nothing more. When its lease has ended, reserved
   members become dirty again, some in each call, and the token of that lease is no longer valid.
   KEYS   1 the shard
@@ -52,7 +66,7 @@ local function close_shard(S, shard, now)
   if shard.holder ~= '' and shard.till > now then return shard.till end
   if redis.call('EXISTS', S .. ':held') == 1 then
     if give_back(S, now) then return -1 end
-    redis.call('HSET', S, 'token', shard.token + 1, 'holder', '', 'until', 0)
+    redis.call('HSET', S, 'token', next_by_clock(shard.token), 'holder', '', 'until', 0)
   end
   return 0
 end
@@ -111,7 +125,7 @@ end
 redis.register_function{
   function_name = 'hw_channel_forget',
   callback = function(keys, members)
-    if not is_closed(keys[1]) then return channel_size(keys[1]) end
+    if not load_shard(keys[1]).closed then return channel_size(keys[1]) end
     return on_shard(keys[1], forget_members, members)
   end,
   flags = { 'allow-oom' },
@@ -131,7 +145,7 @@ redis.register_function{
     redis.call('HSET', S, 'closed', 1)
     redis.call('PEXPIRE', S, MARK_MS)
     redis.call('UNLINK', S .. ':ready', S .. ':since', S .. ':later', S .. ':wish', S .. ':held', S .. ':made')
-    redis.call('HDEL', S, 'token', 'holder', 'until', 'generation', 'turn', 'done', 'added', 'entered')
+    redis.call('HDEL', S, 'token', 'holder', 'until', 'generation', 'turn', 'done', 'opened', 'added', 'entered')
     return size
   end,
   flags = { 'allow-oom' },

@@ -91,7 +91,7 @@ redis.register_function{
   ARGV   1 'set' or 'apply'   2 '1' to pass readers
          3.. with 'set' the whole policy: limit, value, ... of max_count, max_age_ms, max_bytes, max_idle_ms; a limit
              that is '' or left out is none; max_idle_ms: retention does not wait for readers that were
-             silent for longer
+             silent for longer; when it changes, retention waits for all of them again
   Reply  { messages evicted, 1 when another call has more to do,
            offsets held back for readers, the slowest reader or '' }
 ]]
@@ -102,6 +102,7 @@ redis.register_function{
     local stream, policy = load_stream(K), {}
     if verb == 'set' then
       for i = 3, #args, 2 do policy[args[i]] = args[i + 1] end
+      if tonumber(policy.max_idle_ms or nil) ~= most_idle_ms(K) then wait_for_all(K) end
       set_retention(K, policy)
     end
     local wanted = retention_limit(K, stream, load_retention(K), 0, 0)
@@ -131,11 +132,15 @@ redis.register_function{
     local K, reader, position, forward = keys[1], args[1], args[2], args[3]
     if position == '' then
       redis.call('ZREM', K .. ':readers', reader)
+      redis.call('ZREM', K .. ':silent', reader)
       redis.call('ZREM', K .. ':seen', reader)
     else
-      local words = forward == '1' and { 'GT', position, reader } or { position, reader }
-      redis.call('ZADD', K .. ':readers', unpack(words))
+      local before = redis.call('ZSCORE', K .. ':silent', reader) or redis.call('ZSCORE', K .. ':readers', reader)
+      if forward == '1' and before then position = digits(math.max(tonumber(before), tonumber(position))) end
+      -- It is seen first: between these, retention would not find it silent.
       redis.call('ZADD', K .. ':seen', digits(server_ms()), reader)
+      redis.call('ZADD', K .. ':readers', position, reader)
+      redis.call('ZREM', K .. ':silent', reader)
     end
     return 1
   end,

@@ -8,8 +8,9 @@
          offset) or '', slowest_next (that offset) or '', slowest_idle_ms (since it was seen last) or '',
          abandoned (how many groups retention no longer waits for), tail_bytes (of bytes, what is not sealed),
          reader_lag_ms { reader, age of the oldest message that it needs or 0, ... } (of a sealed message, the age
-         of the newest message of its node or before), missing { first offset, last offset, ... } (of messages that
-         the store has lost, as far as a reader has met them; the latest 16 ranges)
+         of the newest message of its node or before), reader_idle_ms { reader, since it was seen last, ... },
+         missing { first offset, last offset, ... } (of messages that the store has lost, as far as a reader has met
+         them; the latest 16 ranges)
 ]]
 local LISTED_GROUPS = 1000
 
@@ -49,12 +50,20 @@ local function missing_ranges(K, stream)
   return ranges
 end
 
+-- Returns how long each reader has been silent.
+local function reader_silences(K)
+  local found, now = redis.call('ZRANGE', K .. ':seen', 0, -1, 'WITHSCORES'), server_ms()
+  for i = 2, #found, 2 do found[i] = math.max(now - tonumber(found[i]), 0) end
+  return found
+end
+
 function looks.stream(K)
   local stream, time = load_stream(K, 'time')
   local f = redis.call('HMGET', K, 'bytes', 'holes', 'compact')
   local slowest, slowest_next, slowest_seen = look_for_slowest(K)
   local unsealed = tail_bytes(K, stream)
-  local readers = redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES')
+  local readers = redis.call('ZRANGE', K .. ':silent', 0, -1, 'WITHSCORES')
+  for _, word in ipairs(redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES')) do readers[#readers + 1] = word end
   return {
     'first', stream.first,
     'last', stream.last,
@@ -74,6 +83,7 @@ function looks.stream(K)
     'abandoned', redis.call('ZCOUNT', K .. ':positions', '+inf', '+inf'),
     'tail_bytes', unsealed,
     'reader_lag_ms', reader_lags(K, stream, readers),
+    'reader_idle_ms', reader_silences(K),
     'missing', missing_ranges(K, stream),
   }
 end
@@ -194,7 +204,7 @@ redis.register_function{
       drop_publishes(K)
     end
     redis.call('UNLINK', K, K .. ':tail', K .. ':nodes', K .. ':index', K .. ':producers', K .. ':answers',
-      K .. ':readers', K .. ':seen', K .. ':positions', K .. ':remade')
+      K .. ':readers', K .. ':silent', K .. ':seen', K .. ':positions', K .. ':remade')
     if later then
       set_fields(K, { 'era', era })
       if redis.call('EXISTS', K .. ':groups') == 1 then

@@ -35,7 +35,7 @@ end
 
 -- Returns up to DEAD_BUNDLES of the oldest bundles, each with its time.
 local function oldest_letters(queue, newest, over)
-  return redis.call('ZRANGE', set_key(queue, 'dead'), '-inf', newest, 'BYSCORE', 'LIMIT', over, DEAD_BUNDLES, 'WITHSCORES')
+  return redis.call('ZRANGE', queue.key .. ':dead', '-inf', newest, 'BYSCORE', 'LIMIT', over, DEAD_BUNDLES, 'WITHSCORES')
 end
 
 local function end_letters(queue, most, words, redrive)

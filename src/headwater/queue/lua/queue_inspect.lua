@@ -181,7 +181,7 @@ end
 local function oldest_by_state(queue)
   local unacked, delayed, dead = math.huge, math.huge, math.huge
   if queue.dead > 0 then
-    dead = tonumber(redis.call('ZRANGE', set_key(queue, 'dead'), 0, 0, 'WITHSCORES')[2] or nil) or dead
+    dead = tonumber(redis.call('ZRANGE', queue.key .. ':dead', 0, 0, 'WITHSCORES')[2] or nil) or dead
   end
   for _, priority in ipairs(priorities_of(queue)) do
     local given_up, resting = lapsed_since(queue, priority)
@@ -216,7 +216,7 @@ function looks.queue(key)
     'waiting', redis.call('ZCOUNT', queue.key .. ':looks', queue.now - WAITER_GRACE_MS, '+inf'),
     'oldest', or_none(oldest), 'oldest_delayed', or_none(delayed), 'oldest_unacked', or_none(unacked),
     'oldest_dead', or_none(dead),
-    'newest_dead', tonumber(redis.call('ZRANGE', set_key(queue, 'dead'), -1, -1, 'WITHSCORES')[2] or 0),
+    'newest_dead', tonumber(redis.call('ZRANGE', queue.key .. ':dead', -1, -1, 'WITHSCORES')[2] or 0),
     'listed', count_listed(queue), 'mark_before', marks[1] or '', 'mark', marks[2] or '', 'due', due,
     'waits', waits.of(marks[3], waits.noted[key]),
   }

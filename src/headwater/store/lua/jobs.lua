@@ -47,7 +47,7 @@ redis.register_function('hw_job_begin', function(keys, args)
   local until_ms = redis.call('ZSCORE', J .. ':open', job)
   if not until_ms or known[2] ~= by then
     if until_ms and known[3] and jobs.is_held(tonumber(until_ms), now, lease) then return { 0, now } end
-    token = token + 1
+    token = next_by_clock(token)
     -- It is listed first: a record that no set names would never be deleted.
     redis.call('ZADD', J .. ':open', digits(now + lease), job)
     redis.call(
@@ -123,7 +123,7 @@ redis.register_function{
     if not job then job, facts = jobs.find(J, '(' .. digits(now + 2 * lease), '+inf', kinds, now) end
     if not job then return { now } end
     local kind, token, asked, note, stop = unpack(facts)
-    local taken = tonumber(token) + 1
+    local taken = next_by_clock(tonumber(token))
     redis.call('HSET', jobs.key(J, job), 'token', digits(taken), 'by', by)
     redis.call('ZADD', J .. ':open', digits(now + lease), job)
     return { now, job, kind, taken, asked, note, tonumber(stop) }

@@ -110,7 +110,7 @@ class _FarmScrub:
 
     def _found_other(self, name: bytes, kind: str, where: str) -> None:
         self._unreadable.add(name[:-1])
-        place, cure = f"{where}, key {shown(name)}", f"{_WHO}; delete or rename it"
+        place, cure = f"{where}, key {shown(name)}", f"{_WHO}; rename it"
         self._of(name[:-1]).found(place, "a sorted set", f"a {kind}", cure)
 
     def _of(self, key: bytes) -> ScrubLedger:

@@ -6,8 +6,8 @@
     M           hash   format, epoch, shards; during a change of layout: old_epoch, old_shards, and
                        phase: 'closing' or 'moving'. phase is 'deleting' when the channel is being deleted
     S           hash   format, token, holder, until: the lease; done: the token whose lease ended with nothing
-                       left; generation; turn: places given, modulo FAIR; closed; added: members given to
-                       adds; entered: those of them that were not dirty before
+                       left; generation; turn: places given, modulo FAIR; opened; closed; added: members
+                       given to adds; entered: those of them that were not dirty before
     S:ready     zset   member -> score: dirty, and may be reserved
     S:since     zset   member -> the ms in which it became dirty
     S:later     zset   member -> the ms before which it must not be reserved
@@ -19,7 +19,9 @@
   again after it was reserved. Reserving it again gives it another generation, and a commit only
   removes the generation it names.
 
-  A closed shard accepts nothing more. When it is empty its hash is kept as a mark for a week, so that a
+  A shard accepts members once a client has opened it, which has read that it is in the layout. A server that
+  has lost a layout in a failover does not know its shards: whoever still uses it is refused, and reads the layout
+  again. A closed shard accepts nothing more. When it is empty its hash is kept as a mark for a week, so that a
   client that still uses the old layout is refused instead of writing where no client reads.
 ]]
 -- One of this many places goes to the member that has waited longest, whatever the scores.
@@ -27,26 +29,28 @@ local FAIR = 8
 local DUE_STEP = 250
 local MARK_MS = 7 * 24 * 3600 * 1000
 
-local function channel_closed()
-  return redis.error_reply('HW_CLOSED')
+-- Returns the error of a shard that accepts nothing; nil when it accepts members.
+local function refused_by(closed, opened)
+  if closed then return redis.error_reply('HW_CLOSED') end
+  if not opened then return redis.error_reply('HW_UNOPENED') end
 end
 
 local function load_shard(S)
   local f = redis.call('HMGET', S, 'token', 'holder', 'until', 'generation', 'turn', 'closed', 'done',
-    'format')
+    'format', 'opened')
   check_format(f[8])
   return {
     token = tonumber(f[1] or 0), holder = f[2] or '', till = tonumber(f[3] or 0),
     generation = tonumber(f[4] or 0), turn = tonumber(f[5] or 0), closed = f[6] and true,
-    done = tonumber(f[7] or 0),
+    done = tonumber(f[7] or 0), opened = f[9],
   }
 end
 
--- Returns whether a shard accepts members; reads less than load_shard.
-local function is_closed(S)
-  local f = redis.call('HMGET', S, 'closed', 'format')
+-- Returns the error of a shard that accepts nothing; reads less than load_shard.
+local function refusal_of(S)
+  local f = redis.call('HMGET', S, 'closed', 'format', 'opened')
   check_format(f[2])
-  return f[1] and true
+  return refused_by(f[1], f[3])
 end
 
 local function channel_size(S)

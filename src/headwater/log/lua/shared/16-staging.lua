@@ -33,7 +33,7 @@ end
 
 -- Returns when the last of the stagings expires, 'inf' for never; nil without any.
 function stagings.last(K)
-  return redis.call('ZRANGE', stagings.key(K), -1, -1, 'WITHSCORES')[2]
+  return redis.call('ZRANGE', K .. ':stagings', -1, -1, 'WITHSCORES')[2]
 end
 
 -- The list expires with the last of the stagings, unless one of them does not.

@@ -10,6 +10,12 @@ local function server_ms()
   return math.floor(server_us() / 1000)
 end
 
+-- Returns a number above the last one that was given. It follows the clock, so that a server which has lost the
+-- last ones in a failover does not give them again: its clock is not behind by as much as a failover takes.
+local function next_by_clock(last)
+  return math.max(last + 1, server_us())
+end
+
 -- Converts a text of digits to a number, in a third of the time of tonumber. Raises an error for any other
 -- text.
 local function to_number(text)
