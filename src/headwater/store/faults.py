@@ -17,6 +17,7 @@ import redis.exceptions as redis_errors
 from headwater import instrument
 from headwater.errors import (
     AccessDenied,
+    BrokenObject,
     FormatNotInUse,
     FormatTooNew,
     HeadwaterError,
@@ -156,6 +157,11 @@ class Recovery:
             ) from error
         if _is_disconnect(error):
             return self._reconnect(error, sent)
+        if code == "WRONGTYPE" or (code in ("", "ERR") and "@user_function" in text):
+            # A key of the object does not hold what a function expects there.
+            kind, name = object_of(self._request.key) if self._request.key else ("store", "")
+            why = text.partition(" script: ")[0]
+            raise BrokenObject(self._where, kind, name, why) from error
         raise _answered(error, code, text, self._where) from error
 
     def _load(self, error: BaseException) -> Step:
