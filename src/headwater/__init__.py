@@ -16,7 +16,6 @@ from headwater.errors import (
     AccessDenied,
     AllReplicasFailed,
     AppRefused,
-    BrokenObject,
     ArchiveDamaged,
     ArchiveMismatch,
     ArchiveTaken,

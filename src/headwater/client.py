@@ -374,9 +374,10 @@ def connect(
     ``$HEADWATER_URL`` is not set; without it, that file is not used.
 
     URLs: ``redis://``, ``unix://``, ``redis+cluster://``, ``redis+sentinel://``, the same over TLS
-    by ``rediss``, and ``embedded:///directory``. A server that restarts, a failover or a server
-    that loads its data is waited for as long as calls wait, 30 seconds; ``wait_ms`` limits how long
-    to wait for a store of which no server answers at all. Raises StoreUnreachable, TooManyClients,
-    AccessDenied, StoreTooOld, FormatTooNew, EmbeddedServerFailed or InvalidInput.
+    by ``rediss``, and ``embedded:///directory``. A store where nobody listens is an error at once,
+    unless ``wait_ms`` says how long to wait for its first answer. A failover, or a server that
+    loads its data, is waited for as long as calls wait, 30 seconds; so is a server that restarts,
+    once it has answered. Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld,
+    FormatTooNew, EmbeddedServerFailed or InvalidInput.
     """
     return Headwater(store_of(url, profile), wait_ms=wait_ms)

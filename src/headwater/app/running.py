@@ -15,6 +15,7 @@ from headwater.app.resources import Places, Resources
 from headwater.app.runner import Runner
 from headwater.errors import InvalidInput
 from headwater.inputs import Span, check_span
+from headwater.outages import START_MS
 from headwater.stopping import StopSignal, stop_on_signals, wait_for_any
 
 log = logging.getLogger("headwater.app")
@@ -113,7 +114,7 @@ class RunningApp:
         if self._runner is not None:
             raise InvalidInput("the application runs already; stop it first")
         parts = chosen(self.parts.values(), only, without)
-        resources = Resources(self.places)
+        resources = Resources(self.places, wait_ms=START_MS)
         try:
             faults = check_parts(parts, resources)
             refuse_faults(faults)

@@ -78,7 +78,11 @@ def keep(
     from headwater.stopping import StopSignal, stop_on_signals
 
     stop = StopSignal()
-    with stop_on_signals(stop.set), connected(store) as hw, monitoring.watched(store):
+    with (
+        connected(store, runs_on=not once) as hw,
+        stop_on_signals(stop.set),
+        monitoring.watched(store),
+    ):
         for name in streams or ():
             known(hw, name)
         for name in queues or ():
