@@ -175,7 +175,7 @@ def discard(
             metavar="OFFSET",
             min=1,
             max=MAX_EXACT,
-            help="Only letters up to this offset of STREAM.CONSUMER.dead.",
+            help="Only letters up to this offset of STREAM.CONSUMER.sql-dead.",
             show_default=False,
         ),
     ] = None,
