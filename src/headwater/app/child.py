@@ -122,7 +122,7 @@ class Child:
 
     def _work(self, app: App, parts: list[Part], assigned: Assign) -> int:
         mine = [part for part in parts if part.name in assigned.parts]
-        resources = Resources(app.places, wait_ms=START_MS)
+        resources = app.resources = Resources(app.places, wait_ms=START_MS)
         runner = Runner(mine, resources, self._target)
         lagging = [part for part in mine if part.name in assigned.lags]
         with _counted(assigned):
