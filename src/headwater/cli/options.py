@@ -321,7 +321,7 @@ def position(word: str, option: str = "TO") -> Literal["first", "last"] | int | 
 class Steps(NamedTuple):
     """How many messages to go on, or back if negative, from the present position."""
 
-    count: int
+    messages: int
 
 
 # For a command that takes such a number: -1000 is not an option there.
@@ -341,4 +341,4 @@ def from_here(
     sought: Literal["first", "last"] | int | dt.datetime | Steps, here: int
 ) -> Literal["first", "last"] | int | dt.datetime:
     """Return the position to seek to from the present one."""
-    return max(1, here + sought.count) if isinstance(sought, Steps) else sought
+    return max(1, here + sought.messages) if isinstance(sought, Steps) else sought

@@ -224,8 +224,8 @@ def seek(
         raise typer.BadParameter("an offset is one of a partition; give --partition with it")
     with known_group(store, name, group) as found:
         here = {place: facts.next for place, facts in enumerate(found.info())}
-        places = here if partition is None else {partition: here.get(partition, 1)}
-        offsets = found.seek({place: options.from_here(sought, at) for place, at in places.items()})
+        chosen = here if partition is None else {partition: here.get(partition, 1)}
+        offsets = found.seek({place: options.from_here(sought, at) for place, at in chosen.items()})
     done = views.streams.TopicSoughtView(topic=name, group=group, next=offsets)
     places = ", ".join(f"{place}:{offset}" for place, offset in offsets.items())
     output.answer(done, f"{group} reads on at {places}", as_json)
