@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.codecs import AnyCodec, Value, ValueCodec
-from headwater.errors import StoreError, UnreadableNode
+from headwater.errors import BrokenObject, StoreError, UnreadableNode
 from headwater.inputs import Duration
-from headwater.log.registry import list_streams, list_topics
+from headwater.log.registry import list_deleted, list_streams, list_topics
 from headwater.profiles import store_of
 from headwater.store.faults import Refusal
 from headwater.store.store import Store
@@ -321,6 +321,50 @@ class Headwater:
         self.store.close()
 
 
+def keep_each(
+    hw: Headwater,
+    streams: Collection[str] = (),
+    queues: Collection[str] = (),
+    *,
+    tell_fault: Callable[[str], object],
+    stop: Callable[[], bool],
+) -> Iterator[Kept | KeptQueue | KeptChannel]:
+    """Do one round of housekeeping, of named objects or of all; yields what was done to each.
+
+    An object that cannot be kept is told, and the round continues with the next one. It ends early
+    once ``stop`` returns True. Raises StoreError when the store itself cannot serve.
+    """
+
+    def free(name: str) -> list[Kept]:
+        return [hw.store.run(hw._handles.free(name))]
+
+    chores: dict[str, tuple[Callable[[], Collection[str]], Callable[[str], list[Any]]]]
+    if streams or queues:
+        chores = {"stream": (lambda: streams, hw.keep), "queue": (lambda: queues, hw.keep_queues)}
+    else:
+        chores = {
+            "stream": (hw.streams, hw.keep),
+            "queue": (hw.queues, hw.keep_queues),
+            "channel": (hw.ick_channels, hw.keep_channels),
+            "deleted stream": (lambda: hw.store.run(list_deleted()), free),
+        }
+    for kind, (list_names, keep) in chores.items():
+        try:
+            names = list_names()
+        except BrokenObject as error:
+            tell_fault(f"the list of {kind}s: {error}")
+            continue
+        for name in names:
+            if stop():
+                return
+            for kept in keep(name):
+                if kept.fault is not None:
+                    place = f"{kind} {name!r}"
+                    named = kept.fault.startswith(place)
+                    tell_fault(kept.fault if named else f"{place}: {kept.fault}")
+                yield kept
+
+
 def connect(
     url: str | None = None, *, profile: str | None = None, wait_ms: Duration | None = None
 ) -> Headwater:
@@ -330,9 +374,10 @@ def connect(
     ``$HEADWATER_URL`` is not set; without it, that file is not used.
 
     URLs: ``redis://``, ``unix://``, ``redis+cluster://``, ``redis+sentinel://``, the same over TLS
-    by ``rediss``, and ``embedded:///directory``. A server that restarts, a failover or a server
-    that loads its data is waited for as long as calls wait, 30 seconds; ``wait_ms`` limits how long
-    to wait for a store of which no server answers at all. Raises StoreUnreachable, TooManyClients,
-    AccessDenied, StoreTooOld, FormatTooNew, EmbeddedServerFailed or InvalidInput.
+    by ``rediss``, and ``embedded:///directory``. A store where nobody listens is an error at once,
+    unless ``wait_ms`` says how long to wait for its first answer. A failover, or a server that
+    loads its data, is waited for as long as calls wait, 30 seconds; so is a server that restarts,
+    once it has answered. Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld,
+    FormatTooNew, EmbeddedServerFailed or InvalidInput.
     """
     return Headwater(store_of(url, profile), wait_ms=wait_ms)

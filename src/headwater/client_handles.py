@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwater.codecs import AnyCodec, coder_of
+from headwater.errors import fault_of_one
 from headwater.inputs import Duration, check_ms, deadline
 from headwater.log.registry import list_deleted, list_streams
 from headwater.store.call import Operation
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from headwater.log.topics import TopicHandle
     from headwater.queue.handles import QueueHandle
     from headwater.queue.types import KeptQueue
+
+log = logging.getLogger("headwater.client")
 
 
 def member_name(token: str) -> str:
@@ -96,18 +100,31 @@ class ClientHandles:
     def keep(self, streams: Sequence[str]) -> Operation[list[Kept]]:
         """Keep the named streams; or all, and before them all queues and channels."""
         from headwater.log import housekeeping
-        from headwater.log.retention import free
 
         if not streams:
-            yield from self.keep_queues(())
-            yield from self.keep_channels(())
+            others: list[Kept | KeptQueue | KeptChannel] = [*(yield from self.keep_queues(()))]
+            others += yield from self.keep_channels(())
             for name in (yield from list_deleted()):
-                yield from free(self.stream(name))
+                others.append((yield from self.free(name)))
+            for fault in filter(None, [one.fault for one in others]):
+                log.error("%s", fault)
         kept = []
         for name in streams or (yield from list_streams()):
             done = yield from housekeeping.keep(self.stream(name))
             kept.append(done)
         return kept
+
+    def free(self, deleted: str) -> Operation[Kept]:
+        """Free a part of what a deleted stream leaves."""
+        from headwater.log.housekeeping import Kept
+        from headwater.log.retention import free
+
+        fault = None
+        try:
+            yield from free(self.stream(deleted))
+        except Exception as error:  # noqa: BLE001  whatever it is, other streams can be kept
+            fault = fault_of_one(error)
+        return Kept(deleted, fault=fault)
 
     def keep_queues(self, queues: Sequence[str]) -> Operation[list[KeptQueue]]:
         """Keep the named queues, or all."""
@@ -128,7 +145,11 @@ class ClientHandles:
         kept = []
         for name in channels or (yield from list_channels()):
             handle = self.channel(name, None, self.member)
-            layout = yield from finish_change(handle)
+            try:
+                layout = yield from finish_change(handle)
+            except Exception as error:  # noqa: BLE001  whatever it is, the others can be kept
+                kept.append(KeptChannel(name, False, 0, fault_of_one(error)))
+                continue
             if layout is not None:
                 kept.append(KeptChannel(name, layout.settled, layout.leases))
         return kept

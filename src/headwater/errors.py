@@ -16,6 +16,7 @@
     │   ├── AccessDenied          wrong password, or a right is missing
     │   ├── EmbeddedServerFailed  the private server did not come up
     │   ├── OutcomeUnknown        the connection broke after a call was sent
+    │   ├── BrokenObject          the server cannot use the keys of one object
     │   └── FarmMoved             an instance knows of a newer layout of its farm
     ├── LogError                  the log refuses by its own rules
     │   ├── UnknownStream         the stream was never written
@@ -290,6 +291,22 @@ _UNKNOWN_CURES = {
 }
 
 
+class BrokenObject(StoreError):
+    """The server cannot use the keys of one object: a key of it has a wrong type, for example.
+
+    ``kind`` and ``name`` tell which object; the others of the store can be used.
+    """
+
+    def __init__(self, where: str, kind: str, name: str, why: str) -> None:
+        super().__init__(
+            f"{kind} {name!r} in the store at {where} cannot be used: {why}; "
+            "run `headwater scrub`, which names the keys that are damaged"
+        )
+        self.where = where
+        self.kind = kind
+        self.name = name
+
+
 class FarmMoved(StoreError):
     """An instance knows a newer layout of its farm; farms follow it automatically."""
 
@@ -301,6 +318,16 @@ class FarmMoved(StoreError):
         )
         self.where = where
         self.epoch = epoch
+
+
+def fault_of_one(error: Exception) -> str:
+    """Return why one object cannot be used, for a caller that continues with the next one.
+
+    Raises what concerns the whole store.
+    """
+    if isinstance(error, StoreError) and not isinstance(error, BrokenObject):
+        raise error
+    return str(error) if isinstance(error, HeadwaterError) else f"{type(error).__name__}: {error}"
 
 
 class LogError(HeadwaterError):

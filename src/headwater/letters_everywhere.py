@@ -22,7 +22,7 @@ from headwater.queue import dead_letters as queue_letters
 from headwater.queue import inspecting
 from headwater.queue.handles import QueueHandle, list_queues
 from headwater.store.call import Operation
-from headwater.store.many import together
+from headwater.store.many import sound
 from headwater.store.pacing import Pace
 
 _NOBODY = "letters"
@@ -54,15 +54,15 @@ def count_everywhere(names: Sequence[str] = ()) -> Operation[list[LetterCount]]:
     """
     wanted = _matcher(names)
     streams = [name for name in (yield from list_streams()) if wanted.fullmatch(name)]
-    infos = yield from together(reading.info(StreamHandle(name, set())) for name in streams)
-    groups = [_group(one.name, group) for one in infos for group in sorted(one.groups)]
+    infos = yield from sound(reading.info(StreamHandle(name, set())) for name in streams)
+    groups = [_group(one.name, group) for one in infos if one for group in sorted(one.groups)]
     found = [
-        LetterCount(group.stream.name, group.name, dead)
-        for group, dead in zip(groups, (yield from together(map(_dead, groups))), strict=True)
+        LetterCount(group.stream.name, group.name, dead or 0)
+        for group, dead in zip(groups, (yield from sound(map(_dead, groups))), strict=True)
     ]
     queues = [name for name in (yield from list_queues()) if wanted.fullmatch(name)]
-    stats = yield from together(inspecting.stats(_queue(name)) for name in queues)
-    found += [LetterCount(one.name, None, one.dead) for one in stats]
+    stats = yield from sound(inspecting.stats(_queue(name)) for name in queues)
+    found += [LetterCount(one.name, None, one.dead) for one in stats if one]
     return [one for one in found if one.dead]
 
 
@@ -75,7 +75,9 @@ def move_everywhere(
     pace.check()
     places = moved = gone = 0
     for one in (yield from count_everywhere(names)):
-        done = yield from _move(one, action, matching, pace)
+        (done,) = yield from sound([_move(one, action, matching, pace)])
+        if done is None:
+            continue
         places, moved, gone = places + bool(done.returned), moved + done.returned, gone + done.gone
     return LettersMoved(places, moved, gone)
 

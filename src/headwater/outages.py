@@ -15,6 +15,8 @@ FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 2.0
 # How long work that has an end waits out an outage; what runs on and on waits as long as it lasts.
 PATIENCE_S = 60.0
+# How long a program that runs on and on waits at its start for a store that is not there yet.
+START_MS = 30_000
 
 
 def store_may_recover(error: StoreError) -> bool:
@@ -32,6 +34,9 @@ class Outage:
 
     ``most_s`` is how long the caller retries, when it does not retry forever.
     """
+
+    BEGIN = "%s is held up, and retries %s: %s"
+    END = "%s works again, after %.1f s and %d tries"
 
     def __init__(
         self,
@@ -57,7 +62,7 @@ class Outage:
         if not self._logged and self._is_worth_logging(error, self._failures):
             self._logged = True
             why = self._reason(error)
-            self._log.warning("%s is held up, and retries %s: %s", self._who, self._how_long, why)
+            self._log.warning(self.BEGIN, self._who, self._how_long, why)
         return delay_s(self._failures, FIRST_DELAY_S, LONGEST_DELAY_S)
 
     @property
@@ -69,9 +74,7 @@ class Outage:
         """Note that it works again, and log the end of an outage."""
         if self._logged:
             took = self._clock() - self._since
-            self._log.warning(
-                "%s works again, after %.1f s and %d tries", self._who, took, self._failures
-            )
+            self._log.warning(self.END, self._who, took, self._failures)
         self._failures, self._logged = 0, False
 
     def _reason(self, error: BaseException) -> str:

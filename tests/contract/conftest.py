@@ -12,6 +12,7 @@ import pytest
 import headwater
 from headwater.instrument import current, installed
 from headwater.log import node
+from headwater.outages import START_MS
 from headwater.outbox import Outbox, Streamer
 from headwater.timeline import Farm
 from tests.support import blocking
@@ -54,6 +55,12 @@ def dial(request: pytest.FixtureRequest) -> Iterator[Dial]:
 def dial_at_once(dial: Callable[..., headwater.Headwater]) -> Dial:
     """Connect without waiting for a store that does not answer."""
     return partial(dial, wait_ms=0)
+
+
+@pytest.fixture
+def dial_patiently(dial: Callable[..., headwater.Headwater]) -> Dial:
+    """Connect, and wait for a store that is not there yet, as programs do that run on and on."""
+    return partial(dial, wait_ms=START_MS)
 
 
 @pytest.fixture(params=["sync", "async"])

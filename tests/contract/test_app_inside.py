@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 import headwater
-from headwater import App, Delivery, Queue
-from headwater.errors import AppRefused
+from headwater import App, Delivery, Queue, testing
+from headwater.errors import AppRefused, InvalidInput
 from tests.support.servers import until
 from tests.support.stores import Stores
 
@@ -146,3 +146,39 @@ def test_a_second_signal_returns_what_is_not_done(
     thread.join()
     assert left(queues) == [(2, 0), (2, 0)]
     assert inside.done == []
+
+
+def test_handlers_share_the_clients_of_their_process(
+    stores: Stores, queues: tuple[Queue, Queue], name: str
+) -> None:
+    app = App(stores.url("plain"))
+    used: list[object] = []
+
+    @app.worker(queue=name)
+    def in_thread(job: Delivery) -> None:
+        app.hw.queue(f"{name}-next").push(job.value)
+        used.append(app.hw)
+
+    @app.worker(queue=f"{name}-a")
+    async def in_loop(job: Delivery) -> None:
+        await app.async_hw.queue(f"{name}-next").push(job.value)
+        used.append(app.async_hw)
+
+    for client in ("hw", "async_hw"):
+        with pytest.raises(InvalidInput, match="does not run in this process"):
+            getattr(app, client)
+    app.start()
+    until(lambda: len(used) == 4)
+    app.stop()
+    assert len({id(client) for client in used}) == 2
+    assert left(queues) == [(0, 0), (0, 0)]
+    with pytest.raises(InvalidInput, match="does not run in this process"):
+        _ = app.hw
+
+    with testing.store() as private:
+        private.queue(name).push(b"1")
+        private.queue(f"{name}-a").push(b"2")
+        testing.drain(app, store=private.url).raise_errors()
+        assert private.queue(f"{name}-next").stats().ready == 2
+    with pytest.raises(InvalidInput, match="does not run in this process"):
+        _ = app.hw

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+import headwater
 from headwater.app.loading import load_app
 from headwater.errors import InvalidInput
+from tests.support import commands
 from tests.support.apps import PARTS, NotingApp, RunningProgram
 from tests.support.commands import run
 from tests.support.processes import is_alive
@@ -182,3 +184,64 @@ def test_a_memory_limit_that_no_process_can_keep_is_refused(folder: Path, size: 
         f"error: Invalid value for '--max-memory': {size} is less than an idle process uses; "
         "give 50MB or more, with the unit, as 512MB"
     )
+
+
+DYING = """
+import os, signal
+from pathlib import Path
+import headwater
+from headwater.app.keeper_part import KeeperPart
+
+app = headwater.App()
+
+
+@app.worker(queue="dying")
+def handle(job):
+    Path("handled").touch()
+
+
+class Odd(KeeperPart):
+    def check(self, resources):
+        first = not Path("checked").exists()
+        Path("checked").touch()
+        if first:
+            {act}
+        return iter(())
+
+
+app.add(Odd("odd", "10s"))
+"""
+DEATHS = {
+    "os.kill(os.getpid(), signal.SIGKILL)": "was killed by signal 9 (SIGKILL)",
+    "raise KeyError('surprise')": "ended with exit code 1",
+    "os._exit(7)": "ended with exit code 7",
+}
+
+
+@pytest.mark.parametrize("act", DEATHS)
+def test_a_process_that_dies_in_the_check_is_said_in_one_line_and_started_again(
+    stores: Stores, folder: Path, name: str, act: str
+) -> None:
+    (folder / "shop_f.py").write_text(DYING.replace("{act}", act).replace("dying", name))
+    url = stores.url("plain")
+    with headwater.connect(url) as hw:
+        hw.queue(name).push(b"1")
+    words = ("run", "shop_f:app", "--no-view")
+    with commands.running(url, *words, cwd=folder) as process:
+        until(lambda: (folder / "checked").exists() and (folder / "handled").exists())
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    again = [line for line in said.splitlines() if "is started again in 0.5 s" in line]
+    assert len(again) == 1
+    assert DEATHS[act] in again[0]
+
+
+@pytest.mark.parametrize("act", DEATHS)
+def test_a_check_that_dies_is_a_fault(stores: Stores, folder: Path, act: str) -> None:
+    (folder / "shop_g.py").write_text(DYING.replace("{act}", act))
+    found = run(stores.url("plain"), "run", "shop_g:app", "--check")
+    assert found.code == 2
+    assert f"error: application: the process that checks it {DEATHS[act]}" in found.err
+    assert "Traceback" not in found.err

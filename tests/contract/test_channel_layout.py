@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 from redis.crc import key_slot
 
-from headwater import Headwater, IckChannel, LayoutLost, LeaseLost
+from headwater import Headwater, IckChannel, KeptChannel, LayoutLost, LeaseLost
 from headwater.ick.keys import shard_key
 from headwater.store.call import Wait
 from tests.support.channels import LONG, drain, facts, members
@@ -64,9 +64,9 @@ def test_the_housekeeper_finishes_a_change_of_shards(client: Headwater, name: st
     assert client.keep_channels(name) == []
     batch = channel.reserve(3)
     channel.reshard(3)
-    assert client.keep_channels(name) == [(name, False, 1)]
+    assert client.keep_channels(name) == [KeptChannel(name, False, 1)]
     channel.commit(batch)
-    assert client.keep_channels(name) == [(name, True, 0)]
+    assert client.keep_channels(name) == [KeptChannel(name, True, 0)]
     assert client.keep_channels(name) == []
     assert facts(channel).ready == 17
 

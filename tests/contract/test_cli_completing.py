@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 import headwater
+from headwater.cli.narrowing import every_command
 from tests.support.stores import Stores
 
 
@@ -33,11 +37,23 @@ def test_names_of_the_store_are_completed(
         hw.queue(name).push(b"1")
         hw.topic(name, partitions=2).write("t", b"1")
         hw.topic(name).group("g-two").read(1)
+        hw.ick_channel(name).add({"m": 1.0})
+        hw.stream(name).register_reader("r-one", 1)
     part = name[:-2]
-    for words in (f"stream read {part}", f"topic read {part}", f"queue pop {part}"):
+    for words in (
+        f"stream read {part}",
+        f"stream groups {part}",
+        f"topic read {part}",
+        f"topic groups {part}",
+        f"queue pop {part}",
+        f"reader list {part}",
+        f"ick channel stats {part}",
+        f"spark totals {part}",
+    ):
         assert name in completed(capsys, f"--store {url} {words}")
     assert completed(capsys, f"--store {url} stream seek {name} g") == ["g-one"]
     assert completed(capsys, f"--store {url} topic seek {name} g") == ["g-two"]
+    assert completed(capsys, f"--store {url} reader forget {name} r") == ["r-one"]
 
 
 def test_nothing_is_completed_where_no_store_is(
@@ -49,3 +65,20 @@ def test_nothing_is_completed_where_no_store_is(
     assert completed(capsys, "stream read r") == []
     assert completed(capsys, "--store redis://localhost:1 stream read r") == []
     assert list(tmp_path.iterdir()) == []
+
+
+def arguments(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a command and of all below it, each with where it is."""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from arguments(inner, f"{path} {name}")
+    yield from ((path, one) for one in command.params if one.param_type_name == "argument")
+
+
+def test_no_argument_that_names_an_object_is_completed_by_files() -> None:
+    named = ("STREAM", "TOPIC", "QUEUE", "GROUP", "CHANNEL", "READER")
+    found = [
+        (path, one.metavar)
+        for path, one in arguments(typer.main.get_command(every_command()))
+        if str(one.metavar).strip("[].") in named and one._custom_shell_complete is None
+    ]
+    assert found == []

@@ -93,6 +93,23 @@ def test_a_group_is_set_to_an_offset_an_end_or_a_time(hw_stream: StreamCommands)
     assert "error: offset 999999 is beyond stream" in beyond.err
 
 
+def test_a_number_with_a_sign_seeks_from_where_the_group_stands(hw_stream: StreamCommands) -> None:
+    stream = hw_stream.stream
+    stream.write_many([("t", b"v")] * 100)
+    stream.group("g").read(50)
+    assert hw_stream("seek", "g", "-20").out == "g reads on at 31\n"
+    assert hw_stream("seek", "g", "+5", "--json").row["next"] == 36
+    assert hw_stream("seek", "g", "--json", "-1000").row["next"] == 1, (
+        "as far as there is something"
+    )
+    assert hw_stream("seek", "g", "+1000").code == 1
+    assert "--jsn" in hw_stream("seek", "g", "--jsn").err
+    assert hw_stream("seek", "g", "-20", "--jsn").code == 2
+    assert stream.group("g").info().next == 1
+    stream.register_reader("r", 50)
+    assert run(hw_stream.url, "reader", "seek", stream.name, "r", "-9", "--json").row["next"] == 41
+
+
 def _later(stream: Stream, time_ms: int) -> bool:
     (message,) = stream.read(stream.write("tag", b"new"), 1)
     return message is not None and message.time_ms > time_ms

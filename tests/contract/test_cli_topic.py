@@ -140,6 +140,8 @@ def test_a_group_is_looked_after_in_all_partitions(command: TopicCommands) -> No
     assert run(command.url, "topic", "groups").out.split()[:3] == ["topic", "group", "partition"]
     assert command("seek", "g", "first").out == "g reads on at 0:1, 1:1, 2:1\n"
     assert command("seek", "g", "4", "--partition", "1", "--json").row["next"] == {"1": 4}
+    assert command("seek", "g", "-2", "--partition", "1", "--json").row["next"] == {"1": 2}
+    assert command("seek", "g", "-1", "--json").row["next"] == {"0": 1, "1": 1, "2": 1}
     assert command("seek", "g", "4").code == 2
     beyond = command("seek", "g", "4000", "-p", "1")
     assert beyond.code == 1

@@ -196,20 +196,27 @@ def unreachable() -> dict[str, str]:
         "closed port, by TLS": f"rediss://127.0.0.1:{closed}",
         "unknown host": "redis://no-such-host.invalid:6379",
         "no socket": "unix:///nonexistent/r.sock",
+        "closed port of a name with two addresses": f"redis://localhost:{closed}",
         "cluster": f"redis+cluster://127.0.0.1:{closed},127.0.0.1:{closed}",
+        "sentinels": f"redis+sentinel://127.0.0.1:{closed},127.0.0.1:{closed}/service",
     }
 
 
-@pytest.mark.parametrize("kind", unreachable())
-def test_a_server_that_is_not_there_is_said_at_once_if_asked_to(
-    kind: str, dial_at_once: Dial
+# A machine without a network cannot tell whether a name is unknown: then it is waited for.
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [(kind, {"wait_ms": 0}) for kind in unreachable()]
+    + [(kind, {}) for kind in unreachable() if kind != "unknown host"],
+)
+def test_a_server_that_is_not_there_is_said_at_once(
+    kind: str, words: dict[str, int], dial: Callable[..., headwater.Headwater]
 ) -> None:
     url = unreachable()[kind]
 
     def took_ms() -> float:
         begun = time.monotonic()
         with pytest.raises(StoreUnreachable, match="check that the server runs") as caught:
-            dial_at_once(url)
+            dial(url, **words)
         assert caught.value.where == url
         return (time.monotonic() - begun) * 1000
 

@@ -17,7 +17,7 @@ import redis
 
 import headwater
 from headwater.errors import InvalidInput, StoreUnreachable, TooManyClients
-from headwater.store import aio_connections, connections, faults
+from headwater.store import aio_connections, connections
 from tests.support.servers import Cluster, Server, until
 from tests.support.stores import works
 
@@ -26,24 +26,46 @@ Dial = Callable[[str | None], headwater.Headwater]
 
 def waits(caplog: pytest.LogCaptureFixture) -> bool:
     """Return whether somebody logged that it waits for a store."""
-    return any("connecting to" in record.getMessage() for record in caplog.records)
+    return any("waiting for the store" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("tcp", [True, False])
-def test_a_server_that_restarts_is_waited_for(
-    tcp: bool, dial: Dial, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+def test_a_server_that_is_not_there_is_waited_for_if_asked_to(
+    tcp: bool, dial_patiently: Dial, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Server(tcp=tcp) as server:
         server.kill()
         # A server that ends by itself takes its socket along.
         server.socket.unlink()
-        connecting = pool.submit(dial, server.url)
+        connecting = pool.submit(dial_patiently, server.url)
         until(lambda: waits(caplog))
         server.restart()
         assert works(connecting.result(60))
     begin, end = (record.getMessage() for record in caplog.records)
-    assert begin.startswith(f"connecting to {server.url} is held up, and retries for up to 30 s: ")
-    assert end.startswith(f"connecting to {server.url} works again, after ")
+    assert begin.startswith(f"waiting for the store at {server.url}, for up to 30 s: ")
+    assert end.startswith(f"the store at {server.url} is there, after ")
+
+
+@pytest.mark.parametrize("tcp", [True, False])
+def test_a_server_that_has_answered_and_restarts_is_waited_for(
+    tcp: bool, dial: Dial, pool: ThreadPoolExecutor, name: str
+) -> None:
+    tried = threading.Event()
+    with Server(tcp=tcp) as server:
+        queue = dial(server.url).queue(name)
+        queue.push(b"1", dedupe="1")
+        server.kill()
+        server.socket.unlink()
+
+        def push() -> object:
+            tried.set()
+            return queue.push(b"2", dedupe="2")
+
+        pushing = pool.submit(push)
+        assert tried.wait(60)
+        server.restart()
+        pushing.result(60)
+        assert queue.stats().ready
 
 
 @pytest.mark.cluster
@@ -71,15 +93,14 @@ def test_a_failover_in_a_cluster_is_waited_for_by_who_does_not_wait_for_an_absen
         assert works(dial_at_once(cluster.url))
 
 
-def test_a_server_that_stays_away_is_said_when_calls_would_say_it(
-    dial: Dial, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_stays_away_is_said_when_the_wait_is_over(
+    dial: Callable[..., headwater.Headwater],
 ) -> None:
-    monkeypatch.setattr(faults, "PATIENCE_S", 0.5)
     with Server(tcp=True) as server:
         server.kill()
         begun = time.monotonic()
         with pytest.raises(StoreUnreachable):
-            dial(server.url)
+            dial(server.url, wait_ms=500)
         assert time.monotonic() - begun >= 0.5
 
 

@@ -123,7 +123,7 @@ def test_a_consumer_shows_its_position_lag_and_dead_letters(shop: Shop) -> None:
     assert re.search(rf"{shop.stream} 2 t 1 ValueError: cannot be shown", page)
     assert "This is not a button, because only your application has the handler" in page
     assert "headwater consumer redrive MODULE:APP view" in page
-    assert f"view {shop.stream} 2 {shop.stream}.view.dead" in shop.page("/console/dead")
+    assert f"view {shop.stream} 2 {shop.stream}.view.sql-dead" in shop.page("/console/dead")
     (view,) = shop.client.get("/v1/consumers/view").body["consumers"]
     assert (view["dead"], view["next_offset"]) == (2, shop.position())
     listed_by_command = run(shop.store, "consumer", "list", "--db", shop.url, "--json")
@@ -146,7 +146,7 @@ def test_letters_of_consumers_are_counted_with_the_others(shop: Shop) -> None:
         client.get("/console")
         page = client.get("/console/dead").body.decode()
         assert '<span id="dead-count" class="count">2</span>' in page
-        assert f'<a href="/console/streams/{shop.stream}.view.dead">' in page
+        assert f'<a href="/console/streams/{shop.stream}.view.sql-dead">' in page
 
 
 def test_charts_of_an_outbox_and_of_a_consumer_are_renewed(shop: Shop) -> None:

@@ -19,7 +19,7 @@ from headwater.store.library import VERSION
 from headwater.store.record import KEY
 from tests.support.consumers import Desk, drain, writes
 from tests.support.entries import entries
-from tests.support.servers import Server
+from tests.support.servers import Server, until
 
 OWN = {f"own-{place}": bytes(1000) for place in range(4)}
 
@@ -51,10 +51,39 @@ def test_a_letter_says_where_it_came_from_and_why(desk: Desk, name: str) -> None
     assert second.cause == Cause("ValueError", "x" * 999 + "…")
     assert second.delivered_ms is not None
     assert before - 1 <= second.delivered_ms <= second.buried_ms + 1
-    [letter] = desk.hw.stream(f"{name}.c.dead").read(2, 1)
+    [letter] = desk.hw.stream(f"{name}.c.sql-dead").read(2, 1)
     assert letter is not None
     assert letter.headers["hw.dead-error-type"] == b"ValueError"
     assert letter.headers["hw.dead-offset"] == b"4"
+
+
+def test_letters_are_of_one_consumer_whatever_its_name_and_that_of_its_stream(
+    desk: Desk, name: str
+) -> None:
+    for stream in (name, f"{name}.b"):
+        desk.hw.stream(stream).write("t", stream.encode())
+    pairs = [(f"{name}.b", "c"), (name, "b.c"), (name, "b%2Ec"), (f"{name}.b", "b.c")]
+    readers = []
+    for stream, consumer in pairs:
+        options = {"on_error": "skip", "attempts": 1, "backoff_ms": 0}
+        readers.append(desk.consumer(consumer, stream, fails_on({1}), **options))
+        drain(readers[-1])
+    found = [[letter.value.decode() for letter in reader.dead()] for reader in readers]
+    assert found == [[stream] for stream, _ in pairs]
+
+
+def test_letters_of_a_group_of_the_same_name_are_not_those_of_a_consumer(
+    desk: Desk, name: str
+) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(3))
+    group = stream.group("c", dead_letters=True)
+    group.read(1, ack_ms=1, expire_ms=1)
+    until(lambda: desk.hw.keep(name) and group.info().dead)
+    reader = desk.consumer("c", name, fails_on({2}), on_error="skip", attempts=1, backoff_ms=0)
+    drain(reader)
+    assert [letter.origin for letter in reader.dead()] == [2]
+    assert [letter.origin for letter in group.dead()] == [1]
 
 
 def test_the_longest_error_fits_beside_the_longest_headers(desk: Desk, name: str) -> None:
@@ -77,7 +106,7 @@ def test_a_letter_that_is_repeated_with_another_error_is_one_letter(desk: Desk, 
     stream = desk.hw.stream(name)
     stream.write("t", b"first")
     stream.read(1, 1)  # a letter names the stream that its message was read from
-    letters = ConsumerLetters(f"{name}.c.dead", stream._handle)
+    letters = ConsumerLetters(f"{name}.c.sql-dead", stream._handle)
     for attempt, error in enumerate((ValueError("once"), KeyError("again")), 1):
         desk.hw.store.run(letters.bury(GivenUp(message, attempt, attempt, error), "consumer:c"))
     [letter] = desk.hw.store.run(letters.dead(9))

@@ -54,7 +54,7 @@ def test_a_value_that_does_not_fit_is_skipped_without_retries(
     with caplog.at_level(logging.WARNING, "headwater.outbox"):
         assert drain(consumer) == 97
     assert desk.effects("c") == numbers(1, 100, misfits)
-    assert len(desk.hw.stream(f"{name}.c.dead").read(1, 10)) == 3
+    assert len(desk.hw.stream(f"{name}.c.sql-dead").read(1, 10)) == 3
     assert len(tries) < 40
     assert [f"offset {n}" in caplog.text for n in misfits] == [True] * 3
     assert "hunter2" not in caplog.text

@@ -116,7 +116,7 @@ def test_only_the_guilty_messages_are_given_up(
     assert drain(consumer) == 40 - len(guilty)
     assert desk.effects("c") == numbers(1, 40, guilty)
     assert consumer.positions() == {name: 41}
-    letters = desk.hw.stream(f"{name}.c.dead").read(1, 1000)
+    letters = desk.hw.stream(f"{name}.c.sql-dead").read(1, 1000)
     assert pairs(letters) == [entries(1, offset)[0] for offset in sorted(guilty)]
     assert consumer.stats.dead == len(guilty)
 
@@ -155,7 +155,7 @@ def test_a_neighbour_that_fails_once_meanwhile_is_not_given_up(desk: Desk, name:
     consumer = desk.consumer("c", name, handler, on_error="skip", attempts=2, backoff_ms=0)
     drain(consumer)
     assert desk.effects("c") == numbers(1, 8, {5})
-    assert len(desk.hw.stream(f"{name}.c.dead").read(1, 10)) == 1
+    assert len(desk.hw.stream(f"{name}.c.sql-dead").read(1, 10)) == 1
 
 
 def test_dead_letters_can_be_consumed_like_any_stream(desk: Desk, name: str) -> None:
@@ -166,7 +166,7 @@ def test_dead_letters_can_be_consumed_like_any_stream(desk: Desk, name: str) -> 
     )
     drain(consumer)
     seen: list[Message] = []
-    redriven = desk.consumer("c", f"{name}.c.dead", lambda _, messages: seen.extend(messages))
+    redriven = desk.consumer("c", f"{name}.c.sql-dead", lambda _, messages: seen.extend(messages))
     assert drain(redriven) == 2
     assert pairs(seen) == [entries(1, 4)[0], entries(1, 9)[0]]
     own = [{key: message.headers[key] for key in message.headers if key == "a"} for message in seen]
@@ -184,7 +184,7 @@ def test_no_letter_is_lost_when_a_consumer_was_sent_back(desk: Desk, name: str) 
     consumer.seek(2)
     drain(consumer)
     assert desk.effects("c") == numbers(1, 20, {4, 9}) + numbers(2, 20, {4, 9})
-    assert {m.value for m in desk.hw.stream(f"{name}.c.dead").read(1, 9) if m} == {
+    assert {m.value for m in desk.hw.stream(f"{name}.c.sql-dead").read(1, 9) if m} == {
         b"value-4",
         b"value-9",
     }

@@ -84,7 +84,7 @@ def test_where_a_consumer_is_among_its_letters_is_no_position_of_its_own(
     reader.redrive()
     found = Outbox(desk.engine).status().checkpoints
     assert [one.stream for one in found if one.stream.startswith(name)] == [name]
-    assert desk.hw.stream(f"{name}.c.dead").info().readers == {}, "nothing waits for it"
+    assert desk.hw.stream(f"{name}.c.sql-dead").info().readers == {}, "nothing waits for it"
 
 
 def test_letters_of_a_topic_are_redriven_in_each_partition(desk: Desk, name: str) -> None:
@@ -189,7 +189,7 @@ def test_letters_of_a_stream_that_was_deleted_and_began_again_are_not_passed_ove
     drain(reader)
     handler.places.clear()
     assert reader.redrive() == (2, 0)
-    assert desk.hw.stream(f"{name}.c.dead").delete()
+    assert desk.hw.stream(f"{name}.c.sql-dead").delete()
     handler.places = set(range(1, 9))
     stream.write_many(entries(later, 3))
     drain(reader)
@@ -233,7 +233,7 @@ def test_letters_before_a_position_that_the_log_does_not_reach_are_kept(
     # As in a store that was restored from an older copy.
     ahead = "UPDATE headwater_checkpoints SET next_offset = 99 WHERE stream LIKE :letters"
     with desk.engine.begin() as conn:
-        assert conn.execute(sa.text(ahead), {"letters": f"{name}.c.dead%"}).rowcount == 1
+        assert conn.execute(sa.text(ahead), {"letters": f"{name}.c.sql-dead%"}).rowcount == 1
     stream.write_many(entries(1, 3))
     drain(reader)
     with pytest.raises((LostFuture, PositionLost)):
@@ -243,7 +243,7 @@ def test_letters_before_a_position_that_the_log_does_not_reach_are_kept(
 
 def test_the_longest_name_of_a_consumer_can_redrive(desk: Desk, name: str) -> None:
     short = name[-8:]
-    longest = "c" * (200 - len(f"{short}..dead"))
+    longest = "c" * (200 - len(f"{short}..sql-dead"))
     desk.hw.stream(short).write_many(entries(1))
     reader = desk.consumer(longest, short, Fixable(1), **SKIPS)
     drain(reader)

@@ -158,7 +158,7 @@ def test_a_failing_message_goes_to_the_dead_letters_of_its_partition(
     skipping = desk.consumer("c", topic, handler, attempts=1, on_error="skip")
     drain(skipping)
     assert (skipping.stats.dead, skipping.lag()) == (1, 0)
-    (letter,) = desk.hw.stream(f"{topic.name}/{bad.partition}.c.dead").read(1, 9)
+    (letter,) = desk.hw.stream(f"{topic.name}/{bad.partition}.c.sql-dead").read(1, 9)
     assert letter is not None
     assert (letter.tag, letter.value) == ("bad", b"1")
     [shown] = skipping.dead()

@@ -179,7 +179,7 @@ def test_a_record_that_cannot_be_meant_is_poison(
         drain(summing(desk, name, attempts=1))
     drain(summing(desk, name, attempts=1, on_error="skip"))
     assert total() == 1 + 2 + 3 + 5 + 6
-    letters = [m.value for m in desk.hw.stream(f"{name}.c.dead").read(1, 10) if m]
+    letters = [m.value for m in desk.hw.stream(f"{name}.c.sql-dead").read(1, 10) if m]
     assert letters == [value]
 
 

@@ -38,7 +38,7 @@ def test_a_letter_is_written_once_wherever_its_consumer_dies(
     assert consumers.run(step=step, times=times, **order) == -signal.SIGKILL
     going_on = consumers.start(**order)
     until(applied(engine, 9))
-    grave = hw.stream(f"{name}.c.dead")
+    grave = hw.stream(f"{name}.c.sql-dead")
     until(lambda: grave.info().last == 3)
     assert consumers.end(going_on) == 0
     assert effects(engine, "c") == [1, 2, 3, 6, 7, 8, 10, 11, 12]
@@ -66,7 +66,7 @@ def test_a_message_whose_letter_was_written_before_a_kill_has_its_effect_once(
     assert consumers.end(going_on) == 0
     assert consumers.run(act="redrive", **order) == 0
     assert effects(engine, "c") == [1, 2, 3, 4, *numbers(5, 12)]
-    assert hw.stream(f"{name}.c.dead").info().length == 0
+    assert hw.stream(f"{name}.c.sql-dead").info().length == 0
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_redrives_at_once_apply_each_letter_once_wherever_one_died(
     # One redrive fails on what another one applies at the same time.
     at_once = [consumers.start(**failing), consumers.start(act="redrive", **order)]
     assert [consumers.wait(pid) for pid in at_once] == [0, 0]
-    grave = hw.stream(f"{name}.c.dead")
+    grave = hw.stream(f"{name}.c.sql-dead")
     for _ in range(3):
         assert consumers.run(act="redrive", **order) == 0
     assert grave.info().length == 0
@@ -121,7 +121,7 @@ def test_letters_are_discarded_all_or_not_wherever_a_discard_dies(
     until(lambda: hw.stream(name).info().readers == {"consumer:c": 13})
     assert consumers.end(giving_up) == 0
     assert consumers.run(act="discard", step=step, **order) == -signal.SIGKILL
-    grave = hw.stream(f"{name}.c.dead")
+    grave = hw.stream(f"{name}.c.sql-dead")
     assert grave.info().length == 3, "they are evicted last"
     assert len(noted(engine, name)) == left
     # What is discarded has no effect any more; a letter that was to be, and is not, still has.
@@ -146,6 +146,6 @@ def test_a_discard_that_died_is_completed_by_the_next(
     assert consumers.end(giving_up) == 0
     assert consumers.run(act="discard", step="discarded", **order) == -signal.SIGKILL
     assert consumers.run(act="discard", **order) == 0
-    assert hw.stream(f"{name}.c.dead").info().length == 0
+    assert hw.stream(f"{name}.c.sql-dead").info().length == 0
     assert noted(engine, name) == []
     assert effects(engine, "c") == [1, 3, 5, 6]

@@ -18,6 +18,7 @@ from redis.retry import Retry
 
 import headwater
 from headwater import Batch, aio
+from headwater.outages import START_MS
 from tests.support.zygote import dying, serve
 
 # Keeps the larger of the version that a member has and the one that is given.
@@ -84,7 +85,7 @@ class Stop:
 
 def drain(order: dict[str, Any]) -> None:
     table, steps, stop = Table(order["store"], order["name"]), dying(order), Stop()
-    with headwater.connect(order["store"]) as hw:
+    with headwater.connect(order["store"], wait_ms=START_MS) as hw:
         channel = hw.ick_channel(order["name"], lease_ms=order["lease_ms"])
         while not stop.told:
             batch = channel.reserve(order["n"])
@@ -100,7 +101,7 @@ def drain(order: dict[str, Any]) -> None:
 
 async def drain_async(order: dict[str, Any]) -> None:
     table, steps, stop = Table(order["store"], order["name"]), dying(order), Stop()
-    async with aio.connect(order["store"]) as hw:
+    async with aio.connect(order["store"], wait_ms=START_MS) as hw:
         channel = hw.ick_channel(order["name"], lease_ms=order["lease_ms"])
         while not stop.told:
             batch = await channel.reserve(order["n"])

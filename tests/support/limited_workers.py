@@ -16,6 +16,7 @@ from typing import Any
 import headwater
 from headwater import Limits, QueueWorker, Worker, aio
 from headwater.aio import AsyncQueueWorker, AsyncWorker
+from headwater.outages import START_MS
 from tests.support.zygote import serve
 
 # Long enough that a process on a busy machine always extends what it holds.
@@ -57,7 +58,7 @@ def work(order: dict[str, Any]) -> None:
         time.sleep(0.01)
         queue_page.note("end", "", delivery.id)
 
-    with headwater.connect(order["store"]) as hw:
+    with headwater.connect(order["store"], wait_ms=START_MS) as hw:
         options: dict[str, Any] = {"ack_ms": ACK_MS, "concurrency": CONCURRENCY, "backoff_ms": 20}
         workers: list[Worker | QueueWorker] = [
             Worker(hw.stream(order["name"]).group("g"), handle, limits=GROUP_LIMITS, **options),
@@ -89,7 +90,7 @@ async def work_async(order: dict[str, Any]) -> None:
         await asyncio.sleep(0.01)
         queue_page.note("end", "", delivery.id)
 
-    async with aio.connect(order["store"]) as hw:
+    async with aio.connect(order["store"], wait_ms=START_MS) as hw:
         options: dict[str, Any] = {"ack_ms": ACK_MS, "concurrency": CONCURRENCY, "backoff_ms": 20}
         group, queue = hw.stream(order["name"]).group("g"), hw.queue(order["name"])
         workers: list[AsyncWorker | AsyncQueueWorker] = [

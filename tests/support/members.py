@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 import headwater
 from headwater import Group, Message, TopicMessage, aio
 from headwater.log import dead_letters
+from headwater.outages import START_MS
 from headwater.outbox import AsyncConsumer, AsyncWorker, Consumer, Worker
 from tests.support.consumers import EFFECTS, writes
 from tests.support.zygote import dying, serve
@@ -55,7 +56,7 @@ def options_of(order: dict[str, Any]) -> dict[str, Any]:
 def consume(order: dict[str, Any]) -> None:
     doing = Doing(order)
     engine = sa.create_engine(order["db"])
-    with headwater.connect(order["store"]) as hw:
+    with headwater.connect(order["store"], wait_ms=START_MS) as hw:
         consumer = Consumer(
             *(order["name"], source_of(hw, order), engine, hw, doing.handle),
             on_reset=doing.reset,
@@ -77,7 +78,7 @@ async def consume_async(order: dict[str, Any]) -> None:
         await conn.run_sync(doing.reset, state)
 
     engine = create_async_engine(order["db"].replace("sqlite:", "sqlite+aiosqlite:"))
-    async with aio.connect(order["store"]) as hw:
+    async with aio.connect(order["store"], wait_ms=START_MS) as hw:
         consumer = AsyncConsumer(
             *(order["name"], source_of(hw, order), engine, hw, handle),
             on_reset=reset,
@@ -114,7 +115,7 @@ class OrderPage:
 
 def work_in_order(order: dict[str, Any]) -> None:
     page = OrderPage(order)
-    with headwater.connect(order["store"]) as hw:
+    with headwater.connect(order["store"], wait_ms=START_MS) as hw:
         group = hw.stream(order["stream"]).group("g")
         worker = Worker(group, page.note, ack_ms=400, backoff_ms=20, ordered=True)
         signal.signal(signal.SIGTERM, lambda *_: worker.stop())
@@ -129,7 +130,7 @@ async def work_in_order_async(order: dict[str, Any]) -> None:
         await asyncio.sleep(0)
         page.note(message)
 
-    async with aio.connect(order["store"]) as hw:
+    async with aio.connect(order["store"], wait_ms=START_MS) as hw:
         group = hw.stream(order["stream"]).group("g")
         worker = AsyncWorker(group, handle, ack_ms=400, backoff_ms=20, ordered=True)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
@@ -150,7 +151,7 @@ class Page:
 
 def work(order: dict[str, Any]) -> None:
     page = Page(order)
-    with headwater.connect(order["store"]) as hw:
+    with headwater.connect(order["store"], wait_ms=START_MS) as hw:
         if "topic" in order:
             worker = Worker(hw.topic(order["topic"]).group("g"), page.note, ack_ms=500)
         else:
@@ -166,7 +167,7 @@ async def work_async(order: dict[str, Any]) -> None:
     async def handle(message: Message) -> None:
         page.note(message)
 
-    async with aio.connect(order["store"]) as hw:
+    async with aio.connect(order["store"], wait_ms=START_MS) as hw:
         worker = AsyncWorker(hw.stream(order["stream"]).group("g"), handle, retry_ms=500)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -192,7 +193,7 @@ def fail(order: dict[str, Any]) -> None:
         "before the burial": (dead_letters, "bury", die),
     }
     setattr(*places[order["place"]])
-    with headwater.connect(order["store"]) as hw:
+    with headwater.connect(order["store"], wait_ms=START_MS) as hw:
         group = hw.stream(order["stream"]).group("g", dead_letters=True)
         Worker(group, refuse, max_attempts=2, backoff_ms=1, ack_ms=1500).run()
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 import headwater
 from headwater.log import node
+from headwater.outages import START_MS
 from tests.support.zygote import serve
 
 TASKS = 3
@@ -29,7 +30,7 @@ def publish(order: dict[str, Any]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     setattr(node, "NODE_MESSAGES", 5)  # noqa: B010  many small nodes, for several steps
     rows = order["rows"]
-    with headwater.connect(order["store"]) as hw:
+    with headwater.connect(order["store"], wait_ms=START_MS) as hw:
         stream = hw.stream(order["stream"])
         for epoch in range(order["first"], order["last"] + 1):
             attempt = secrets.token_hex(4)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import headwater
 from headwater import DueRun, Headwater, TimedRunner, aio
 from headwater.aio import AsyncTimedRunner
+from headwater.outages import START_MS
 from headwater.store.call import Operation
 from headwater.timed import job_streams
 from headwater.timed.states import JobRecord, decode_record
@@ -106,7 +107,7 @@ def _run(order: dict[str, Any]) -> None:
     if order.get("manner") == "async":
         asyncio.run(_run_async(order))
         return
-    with headwater.connect(order["store"]) as hw:
+    with headwater.connect(order["store"], wait_ms=START_MS) as hw:
         runner = noting(Path(order["page"]), TimedRunner(hw), order)
         signal.signal(signal.SIGTERM, lambda *_: runner.stop())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -114,7 +115,7 @@ def _run(order: dict[str, Any]) -> None:
 
 
 async def _run_async(order: dict[str, Any]) -> None:
-    async with aio.connect(order["store"]) as hw:
+    async with aio.connect(order["store"], wait_ms=START_MS) as hw:
         runner = noting(Path(order["page"]), AsyncTimedRunner(hw), order)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, runner.stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

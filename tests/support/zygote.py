@@ -82,11 +82,12 @@ def _stream(order: dict[str, Any]) -> None:
     import sqlalchemy as sa
 
     import headwater
+    from headwater.outages import START_MS
     from headwater.outbox import Outbox, Streamer
 
     outbox = Outbox(sa.create_engine(order["db"]))
     with (
-        headwater.connect(order["store"]) as hw,
+        headwater.connect(order["store"], wait_ms=START_MS) as hw,
         Streamer(
             outbox,
             hw,

@@ -16,6 +16,7 @@ import select
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -45,6 +46,7 @@ from headwater.errors import HeadwaterError, InvalidInput
 from headwater.instrument import also_installed
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import info
+from headwater.outages import START_MS
 from headwater.stopping import StopSignal, stop_on_signals
 
 log = logging.getLogger("headwater.app")
@@ -81,7 +83,13 @@ class Child:
             parts_of: dict[str, str] = {}
             form: Any = begin.log
             log_lines.configure(form, begin.number, parts_of)
-            app, parts = self._load(begin)
+            try:
+                app, parts = self._load(begin)
+            except Exception as error:  # noqa: BLE001  it may be no mistake of the application
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                what = f"{type(error).__name__}: {error} ({at.filename}, line {at.lineno})"
+                log.error("the application could not be checked: %s", what)
+                return 1
             parts_of.update((part.object, part.name) for part in parts)
             if app is None:
                 return BAD_APP
@@ -114,7 +122,7 @@ class Child:
 
     def _work(self, app: App, parts: list[Part], assigned: Assign) -> int:
         mine = [part for part in parts if part.name in assigned.parts]
-        resources = Resources(app.places)
+        resources = app.resources = Resources(app.places, wait_ms=START_MS)
         runner = Runner(mine, resources, self._target)
         lagging = [part for part in mine if part.name in assigned.lags]
         with _counted(assigned):

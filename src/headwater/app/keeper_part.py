@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from headwater.app.parts import Fault, Part, PartCounts
 from headwater.app.resources import Resources
-from headwater.client import Headwater
-from headwater.errors import StoreError, UnreadableNode
+from headwater.client import Headwater, keep_each
+from headwater.errors import StoreError
 from headwater.inputs import Span, check_span
-from headwater.log.handles import StreamHandle
-from headwater.log.registry import list_deleted
-from headwater.log.retention import free
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal
 
@@ -49,34 +46,12 @@ class Housekeeper:
         self._stop.set()
 
     def _keep_all(self) -> None:
-        hw = self._hw
-        chores: tuple[tuple[Callable[[], list[str]], Callable[[str], list[Any]]], ...] = (
-            (hw.streams, hw.keep),
-            (hw.queues, hw.keep_queues),
-            (hw.ick_channels, hw.keep_channels),
-            (lambda: list(hw.store.run(list_deleted())), self._free),
-        )
-        for names, keep in chores:
-            for name in names():
-                if self._stop.is_set():
-                    return
-                self._keep_one(keep, name)
+        for _ in keep_each(self._hw, tell_fault=self._tell_fault, stop=self._stop.is_set):
+            pass
 
-    def _free(self, name: str) -> list[Any]:
-        """Free a part of what deleted streams leave."""
-        self._hw.store.run(free(StreamHandle(name, set())))
-        return []
-
-    def _keep_one(self, keep: Callable[[str], Any], name: str) -> None:
-        try:
-            for kept in keep(name):
-                if getattr(kept, "fault", None) is not None:
-                    self.faults += 1
-                    log.error("stream %r could not be kept: %s", name, kept.fault)
-        except UnreadableNode as error:
-            # Damage of one object does not keep the others from being handled.
-            self.faults += 1
-            log.error("%r could not be kept: %s", name, error)
+    def _tell_fault(self, fault: str) -> None:
+        self.faults += 1
+        log.error("housekeeping left something undone: %s", fault)
 
 
 class KeeperPart(Part):

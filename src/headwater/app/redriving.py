@@ -29,7 +29,8 @@ def redrive_letters(
         there = f"it has {', '.join(known)}" if known else "it declares none"
         raise InvalidInput(f"the application has no consumer {consumer!r}; {there}")
     given = {"store": store, "db": db}
-    resources = Resources(replace(app.places, **{k: v for k, v in given.items() if v is not None}))
+    places = replace(app.places, **{k: v for k, v in given.items() if v is not None})
+    resources = app.resources = Resources(places)
     try:
         if part.is_async:
             return asyncio.run(_in_loop(part, resources))
@@ -37,6 +38,7 @@ def redrive_letters(
         done: ConsumerRedriven = work.redrive()
         return done
     finally:
+        app.resources = None
         resources.close()
 
 

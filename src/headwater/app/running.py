@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from headwater.app.checking import check_parts, refuse_faults
 from headwater.app.part_run import PartState
@@ -15,7 +16,12 @@ from headwater.app.resources import Places, Resources
 from headwater.app.runner import Runner
 from headwater.errors import InvalidInput
 from headwater.inputs import Span, check_span
+from headwater.outages import START_MS
 from headwater.stopping import StopSignal, stop_on_signals, wait_for_any
+
+if TYPE_CHECKING:
+    from headwater.aio_client import AsyncHeadwater
+    from headwater.client import Headwater
 
 log = logging.getLogger("headwater.app")
 
@@ -27,6 +33,8 @@ class RunningApp:
         self.places = places
         self._parts: dict[str, Part] = {}
         self._runner: Runner | None = None
+        # What the parts share while they run in this process.
+        self.resources: Resources | None = None
 
     @property
     def parts(self) -> Mapping[str, Part]:
@@ -100,6 +108,27 @@ class RunningApp:
             yield
 
     @property
+    def hw(self) -> Headwater:
+        """The client of the store that the parts of this process share, for their handlers.
+
+        Safe for threads. Raises InvalidInput while the application does not run in this process.
+        """
+        return self._shared().hw
+
+    @property
+    def async_hw(self) -> AsyncHeadwater:
+        """The same for async handlers: the client of their event loop."""
+        return self._shared().async_hw
+
+    def _shared(self) -> Resources:
+        if self.resources is None:
+            raise InvalidInput(
+                "the application does not run in this process; use its clients in handlers only, "
+                "and headwater.connect() elsewhere"
+            )
+        return self.resources
+
+    @property
     def is_stopping(self) -> bool:
         """Whether the parts that run in this process were asked to end."""
         return self._runner is not None and self._runner.is_stopping
@@ -113,7 +142,7 @@ class RunningApp:
         if self._runner is not None:
             raise InvalidInput("the application runs already; stop it first")
         parts = chosen(self.parts.values(), only, without)
-        resources = Resources(self.places)
+        resources = Resources(self.places, wait_ms=START_MS)
         try:
             faults = check_parts(parts, resources)
             refuse_faults(faults)
@@ -122,11 +151,11 @@ class RunningApp:
             raise
         for fault in faults:
             log.warning("%s", fault)
-        self._runner = Runner(parts, resources)
+        self._runner, self.resources = Runner(parts, resources), resources
         return self._runner
 
     def _over(self, runner: Runner) -> None:
-        self._runner = None
+        self._runner = self.resources = None
         runner.close()
 
     @asynccontextmanager

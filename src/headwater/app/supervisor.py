@@ -17,13 +17,23 @@ from typing import Final
 
 import msgspec
 
-from headwater.app.child_messages import Assign, Begin, Checked, Hurry, PartPlan, Stop
+from headwater.app.child_messages import (
+    Assign,
+    Begin,
+    Checked,
+    FoundFault,
+    Hurry,
+    PartPlan,
+    Stop,
+)
+from headwater.app.part_run import FIRST_REST_S, LONGEST_REST_S
 from headwater.app.plan import plan_processes
 from headwater.app.process import GRACE_S, ChildProcess, how_it_ended
 from headwater.app.process_place import ProcessPlace
 from headwater.app.reloading import WatchedFiles
 from headwater.app.totals import PartTotal, Totals
 from headwater.errors import AppRefused
+from headwater.outages import delay_s
 from headwater.stopping import StopSignal, stop_on_signals
 
 log = logging.getLogger("headwater.app")
@@ -74,6 +84,7 @@ class Supervisor:
         self._totals = Totals()
         self._stop = StopSignal()
         self._signals = 0
+        self._dead_checks = 0
         self.draining = False
 
     # ── What is known ────────────────────────────────────────────────────────────────────────
@@ -127,9 +138,13 @@ class Supervisor:
         with stop_on_signals(self._signalled):
             process = self._spawn(0, check=True)
             try:
-                return self._wait_for_check(process) or Checked([], [], [])
+                checked = self._wait_for_check(process)
             finally:
                 self._end(process)
+        if checked is None and process.code:
+            died = f"application: the process that checks it {how_it_ended(process.code)}"
+            return Checked([], [FoundFault(f"{died}; its output says why", fatal=True)], [])
+        return checked or Checked([], [], [])
 
     def stop(self) -> None:
         """Ask for the end, as SIGTERM does; once more, to hurry. From any thread."""
@@ -140,9 +155,14 @@ class Supervisor:
         since_ns = time.time_ns()
         first = self._spawn(0, check=True)
         checked = self._wait_for_check(first)
-        if checked is None:
+        while checked is None:
+            code = first.code
             self._end(first)
-            return
+            if code is None or not self._rest_after_death(code):
+                return
+            first = self._spawn(0, check=True)
+            checked = self._wait_for_check(first)
+        self._dead_checks = 0
         self._files.watch(checked.files, since_ns)
         if checked.faults:
             self._show_faults(checked)
@@ -161,14 +181,25 @@ class Supervisor:
             self._start(place)
 
     def _wait_for_check(self, process: ChildProcess) -> Checked | None:
+        """Return what a process found; None when it died first, or when this is to stop."""
         while process.checked is None and not self._stop.is_set():
             self._hear([process], _LOOK_S)
             if process.code is not None and process.checked is None:
                 with suppress(BlockingIOError):
                     self._hear([process], 0)
-                if process.checked is None:
-                    raise RuntimeError(f"the process that checks {how_it_ended(process.code)}")
+                break
         return None if self._stop.is_set() else process.checked
+
+    def _rest_after_death(self, code: int) -> bool:
+        """Wait before the application is checked again, as its process died; longer each time.
+
+        Returns False when this is to stop instead.
+        """
+        self._dead_checks += 1
+        rest_s = delay_s(self._dead_checks, FIRST_REST_S, LONGEST_REST_S)
+        words = "the process that checks the application %s, and is started again in %g s"
+        log.error(words, how_it_ended(code), rest_s)
+        return not self._stop.wait(rest_s)
 
     def _watch(self) -> None:
         """Keep the processes running, until the end or until files of the application changed."""

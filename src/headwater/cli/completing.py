@@ -1,4 +1,4 @@
-"""What the shell completes: names of streams, topics, queues and groups of the store.
+"""What the shell completes: names of streams, topics, queues and other objects of the store.
 
 It asks the store that the command would use, and makes none: where there is no embedded store yet,
 and where the store cannot be asked, nothing is completed.
@@ -31,6 +31,24 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
 def queues(context: typer.Context, incomplete: str) -> list[str]:
     """Return the queues whose names begin so."""
     return _names(context, incomplete, lambda hw: hw.queues())
+
+
+def channels(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the channels of dirty lists whose names begin so."""
+    return _names(context, incomplete, lambda hw: hw.ick_channels())
+
+
+def timed_jobs(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the timed jobs whose names begin so."""
+    from headwater.timed.job_streams import list_jobs
+
+    return _names(context, incomplete, lambda hw: hw.store.run(list_jobs()))
+
+
+def readers(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the readers of the stream named before whose names begin so."""
+    of = str(context.params.get("name", ""))
+    return _names(context, incomplete, lambda hw: hw.stream(of).info().readers)
 
 
 def groups(context: typer.Context, incomplete: str) -> list[str]:

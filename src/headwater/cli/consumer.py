@@ -65,7 +65,7 @@ def list_consumers(db: DatabaseUrl, store: StoreUrl = None, as_json: AsJson = Fa
     )
 
 
-@app.command()
+@app.command(context_settings=options.TAKES_STEPS)
 def seek(
     name: ConsumerName,
     to: Position,
@@ -78,14 +78,17 @@ def seek(
 
     What it has committed is kept; running processes follow.
     """
-    position = options.position(to)
+    wanted = options.target(to)
     with _known_consumer(db, store, name, stream) as (consumer, _):
-        if isinstance(position, int) and len(consumer.streams) > 1:
+        if isinstance(wanted, int) and len(consumer.streams) > 1:
             raise typer.BadParameter(
                 "an offset belongs to one stream; name it with --stream: "
                 f"{', '.join(consumer.streams)}"
             )
-        sought = {place: consumer.seek(position, stream=place) for place in consumer.streams}
+        sought = {
+            place: consumer.seek(options.from_here(wanted, here or 1), stream=place)
+            for place, here in consumer.positions().items()
+        }
     for place, offset in sought.items():
         assert isinstance(offset, int), "of a stream, as no topic was named"
         done = views.outboxes.ConsumerSoughtView(consumer=name, stream=place, next=offset)
@@ -172,7 +175,7 @@ def discard(
             metavar="OFFSET",
             min=1,
             max=MAX_EXACT,
-            help="Only letters up to this offset of STREAM.CONSUMER.dead.",
+            help="Only letters up to this offset of STREAM.CONSUMER.sql-dead.",
             show_default=False,
         ),
     ] = None,

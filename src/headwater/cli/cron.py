@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headwater import views
-from headwater.cli import output
+from headwater.cli import completing, output
 from headwater.cli.options import AsJson, Count, StoreUrl, Yes, confirm, connected
 
 if TYPE_CHECKING:
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", show_default=False)]
+JobName = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="Name of the job.",
+        show_default=False,
+        autocompletion=completing.timed_jobs,
+    ),
+]
 
 
 @app.command("list")

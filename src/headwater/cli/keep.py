@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +12,13 @@ from headwater.cli import output
 from headwater.cli.monitoring_options import MonitoringFlags
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, StoreUrl, connected, known, queue_of
-from headwater.errors import StoreError, UnreadableNode
+from headwater.errors import StoreError
 from headwater.outages import store_may_recover
 
 if TYPE_CHECKING:
-    from headwater.client import Headwater
+    from headwater.ick.types import KeptChannel
+    from headwater.log.housekeeping import Kept
+    from headwater.queue.types import KeptQueue
     from headwater.views.housekeeping import (
         ChannelChangeView,
         QueueChangeView,
@@ -46,13 +48,6 @@ _QUEUE_DEEDS = {
 _CHANNEL_DEEDS = {"resharded": "finished {} change of the number of shards"}
 
 
-class _Chores(NamedTuple):
-    """The objects of one kind that a round looks after, and how; returns whether all was done."""
-
-    names: Callable[[], Iterable[str]]
-    keep: Callable[[str], bool]
-
-
 @grouped
 def keep(
     once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
@@ -76,101 +71,72 @@ def keep(
     of dirty lists, a change of the number of shards is completed.
 
     It runs until Ctrl-C or SIGTERM, prints a line for each change, and exits with 0. Any number may
-    run at once. With --once the exit code is 1 when something could not be done.
+    run at once. An object that cannot be kept is named, and the others are kept. With --once the
+    exit code is then 1.
     """
+    from headwater.client import keep_each
     from headwater.stopping import StopSignal, stop_on_signals
 
     stop = StopSignal()
-    with stop_on_signals(stop.set), connected(store) as hw, monitoring.watched(store):
+    with (
+        connected(store, runs_on=not once) as hw,
+        stop_on_signals(stop.set),
+        monitoring.watched(store),
+    ):
         for name in streams or ():
             known(hw, name)
         for name in queues or ():
             queue_of(hw, name)
-        chores = _chores(hw, streams, queues, as_json)
+        told: dict[str, str] = {}
         while not stop.is_set():
-            done = True
+            faults: list[str] = []
+
+            def tell_fault(fault: str, faults: list[str] = faults) -> None:
+                faults.append(fault)
+                output.warn(f"error: {fault}")
+
             try:
-                for kind in chores:
-                    for name in kind.names():
-                        if stop.is_set():
-                            break
-                        done &= _keep_one(kind, name)
+                for kept in keep_each(
+                    hw, streams or (), queues or (), tell_fault=tell_fault, stop=stop.is_set
+                ):
+                    _show(kept, told, as_json)
             except StoreError as error:
                 # A store that is down may be back in the next round.
                 if once or not store_may_recover(error):
                     raise
                 output.warn(f"error: {error}")
             if once:
-                raise typer.Exit(0 if done else 1)
+                raise typer.Exit(1 if faults else 0)
             stop.wait(interval)
 
 
-def _keep_one(kind: _Chores, name: str) -> bool:
-    """Keep one object; damage of it is reported and does not affect the others."""
-    try:
-        return kind.keep(name)
-    except UnreadableNode as error:
-        output.warn(f"error: {error}")
-        return False
+def _show(kept: Kept | KeptQueue | KeptChannel, told: dict[str, str], as_json: bool) -> None:
+    """Print what was done to an object; who holds messages back is told once, by ``told``."""
+    from headwater.log.housekeeping import Kept
+    from headwater.queue.types import KeptQueue
 
-
-def _chores(
-    hw: Headwater, streams: list[str] | None, queues: list[str] | None, as_json: bool
-) -> list[_Chores]:
-    """Return what a round has to do: everything, or only the objects that were named."""
-    from headwater.log.handles import StreamHandle
-    from headwater.log.registry import list_deleted
-    from headwater.log.retention import free
-
-    named: dict[str, str] = {}
-
-    def keep_stream(name: str) -> bool:
-        (kept,) = hw.keep(name)
-        if kept.idle_holder and named.get(name) != kept.idle_holder:
-            named[name] = kept.idle_holder
-            output.warn(
-                f"warning: stream {name!r}: {kept.held} messages are held for "
-                f"{kept.idle_holder!r}, "
-                "which nobody has seen for a day; remove it, or set an age limit: "
-                f"headwater stream retain {name} --max-idle 7d"
-            )
-        _show(name, views.housekeeping.StreamChangeView.all_of(kept), _STREAM_DEEDS, as_json)
-        if kept.fault is not None:
-            output.warn(f"error: stream {name!r}: {kept.fault}")
-        return kept.fault is None
-
-    def keep_queue(name: str) -> bool:
-        (kept,) = hw.keep_queues(name)
-        _show(name, views.housekeeping.QueueChangeView.all_of(kept), _QUEUE_DEEDS, as_json)
-        return True
-
-    def keep_channel(name: str) -> bool:
-        for kept in hw.keep_channels(name):
-            changes = views.housekeeping.ChannelChangeView.all_of(kept)
-            _show(name, changes, _CHANNEL_DEEDS, as_json)
-        return True
-
-    def free_stream(name: str) -> bool:
-        hw.store.run(free(StreamHandle(name, set())))
-        return True
-
-    if streams or queues:
-        return [
-            _Chores(lambda: streams or (), keep_stream),
-            _Chores(lambda: queues or (), keep_queue),
-        ]
-    return [
-        _Chores(hw.streams, keep_stream),
-        _Chores(hw.queues, keep_queue),
-        _Chores(hw.ick_channels, keep_channel),
-        _Chores(lambda: hw.store.run(list_deleted()), free_stream),
-    ]
-
-
-def _show(
-    name: str, changes: Iterable[ChangeView], deeds: Mapping[str, str], as_json: bool
-) -> None:
+    changes: Iterable[ChangeView]
+    if isinstance(kept, Kept):
+        _warn_of_holder(kept, told)
+        name, deeds = kept.stream, _STREAM_DEEDS
+        changes = views.housekeeping.StreamChangeView.all_of(kept)
+    elif isinstance(kept, KeptQueue):
+        name, deeds = kept.queue, _QUEUE_DEEDS
+        changes = views.housekeeping.QueueChangeView.all_of(kept)
+    else:
+        name, deeds = kept.channel, _CHANNEL_DEEDS
+        changes = views.housekeeping.ChannelChangeView.all_of(kept)
     for change in changes:
         messages = output.counted(change.count, "message")
         sentence = f"{name}: {deeds[change.change].format(change.count, messages=messages)}"
         output.answer(change, sentence, as_json)
+
+
+def _warn_of_holder(kept: Kept, told: dict[str, str]) -> None:
+    if kept.idle_holder and told.get(kept.stream) != kept.idle_holder:
+        told[kept.stream] = kept.idle_holder
+        output.warn(
+            f"warning: stream {kept.stream!r}: {kept.held} messages are held for "
+            f"{kept.idle_holder!r}, which nobody has seen for a day; remove it, or set an age "
+            f"limit: headwater stream retain {kept.stream} --max-idle 7d"
+        )

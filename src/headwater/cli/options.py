@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -85,6 +85,15 @@ StreamName = Annotated[
         autocompletion=completing.streams,
     ),
 ]
+OnlyStream = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STREAM",
+        help="One stream only.",
+        show_default=False,
+        autocompletion=completing.streams,
+    ),
+]
 TopicName = Annotated[
     str,
     typer.Argument(
@@ -110,7 +119,9 @@ GroupName = Annotated[
 Position = Annotated[
     str,
     typer.Argument(
-        metavar="TO", help="An offset, first, last, or a time like 2030-01-31T12:00:00Z."
+        metavar="TO",
+        help="An offset, first, last, a time like 2030-01-31T12:00:00Z, or -1000 or +1000: so many "
+        "messages back or on from the present position.",
     ),
 ]
 Count = Annotated[
@@ -146,12 +157,13 @@ def interruptible() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def connected(url: str | None) -> Iterator[Headwater]:
-    """Connect for the length of a command."""
+def connected(url: str | None, *, runs_on: bool = False) -> Iterator[Headwater]:
+    """Connect for the length of a command; one that ``runs_on`` waits for the store to start."""
     from headwater.client import connect
+    from headwater.outages import START_MS
 
-    # A person waits, who may have mistyped the URL.
-    with connect(url, wait_ms=0) as hw:
+    # Else a person waits, who may have mistyped the URL.
+    with connect(url, wait_ms=START_MS if runs_on else 0) as hw:
         yield hw
 
 
@@ -304,3 +316,29 @@ def position(word: str, option: str = "TO") -> Literal["first", "last"] | int | 
     except typer.BadParameter:
         like = "'first', 'last', an offset nor a time like 2030-01-31T12:00:00Z"
         raise refused(f"{word!r} is neither {like}", option) from None
+
+
+class Steps(NamedTuple):
+    """How many messages to go on, or back if negative, from the present position."""
+
+    messages: int
+
+
+# For a command that takes such a number: -1000 is not an option there.
+TAKES_STEPS = {"ignore_unknown_options": True}
+
+
+def target(word: str) -> Literal["first", "last"] | int | dt.datetime | Steps:
+    """Parse where to seek to: a position, or how many messages to go back or on."""
+    if re.fullmatch(r"[+-]\d{1,16}", word, re.ASCII):
+        return Steps(int(word))
+    if word.startswith("-"):
+        raise typer.BadParameter(f"there is no option {word}")
+    return position(word)
+
+
+def from_here(
+    sought: Literal["first", "last"] | int | dt.datetime | Steps, here: int
+) -> Literal["first", "last"] | int | dt.datetime:
+    """Return the position to seek to from the present one."""
+    return max(1, here + sought.messages) if isinstance(sought, Steps) else sought

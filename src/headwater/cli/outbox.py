@@ -73,7 +73,7 @@ def stream(
     from headwater.sql.safe_names import safe_name
     from headwater.stopping import stop_on_signals
 
-    with open_engine(db) as engine, connected(store) as hw:
+    with open_engine(db) as engine, connected(store, runs_on=True) as hw:
         outbox = Outbox(engine)
         outbox.status()  # an error that is there from the beginning is shown before anything else
         with (

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater import views
-from headwater.cli import options, output
+from headwater.cli import completing, options, output
 from headwater.cli.options import (
     AsJson,
+    OnlyStream,
     Position,
     StoreUrl,
     StreamName,
@@ -29,7 +30,13 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 ReaderName = Annotated[
-    str, typer.Argument(metavar="READER", help="Name of the reader.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="READER",
+        help="Name of the reader.",
+        show_default=False,
+        autocompletion=completing.readers,
+    ),
 ]
 # The readers of SQL consumers have this before their names; see outbox/plan.py.
 _CONSUMER = "consumer:"
@@ -37,9 +44,7 @@ _CONSUMER = "consumer:"
 
 @app.command("list")
 def list_readers(
-    name: Annotated[
-        str | None, typer.Argument(metavar="STREAM", help="One stream only.", show_default=False)
-    ] = None,
+    name: OnlyStream = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,7 +71,7 @@ def list_readers(
     )
 
 
-@app.command()
+@app.command(context_settings=options.TAKES_STEPS)
 def seek(
     name: StreamName,
     reader: ReaderName,
@@ -78,7 +83,7 @@ def seek(
 
     A reader that runs reports its own position again. Move a SQL consumer with `consumer seek`.
     """
-    position = options.position(to)
+    sought = options.target(to)
     if reader.startswith(_CONSUMER):
         raise InvalidInput(
             f"{reader!r} reports the position of a SQL consumer; "
@@ -86,6 +91,7 @@ def seek(
         )
     with known_stream(store, name) as stream:
         _require(stream, reader)
+        position = options.from_here(sought, stream.info().readers[reader])
         offset = stream.seek_reader(reader, position)
     done = views.readers.ReaderSoughtView(stream=name, reader=reader, next=offset)
     output.answer(done, f"{reader} needs {offset} next", as_json)

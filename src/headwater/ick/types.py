@@ -153,12 +153,13 @@ class KeptChannel(NamedTuple):
     """A channel whose number of shards is being changed, and what housekeeping did.
 
     ``settled`` says that the change is over; else ``leases`` shards of the layout before are still
-    leased, which is waited for.
+    leased, which is waited for. ``fault`` says why nothing could be done.
     """
 
     channel: str
     settled: bool
     leases: int
+    fault: str | None = None
 
 
 class Layout(NamedTuple):

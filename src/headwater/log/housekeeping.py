@@ -9,8 +9,9 @@ that any number of housekeepers may work at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
-from headwater.errors import LogError, UnknownGroup
+from headwater.errors import UnknownGroup, fault_of_one
 from headwater.inputs import Duration
 from headwater.log import compaction, dead_letters, retention, staging
 from headwater.log.cooling import cool
@@ -22,6 +23,8 @@ from headwater.log.types import Retained, Retention
 from headwater.log.writing import seal
 from headwater.store.call import Argument, Call, Operation
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -31,7 +34,7 @@ class Kept:
     ``cooled`` were packed again, smaller; ``expired`` were dropped for good, ``buried`` went to
     dead letters. ``held`` stay beyond the retention policy because ``held_by`` still needs them;
     it is the ``idle_holder``, too, when nobody has seen it for a day.
-    ``fault`` says why the rest was left undone.
+    ``fault`` says what could not be done, and why.
     """
 
     stream: str
@@ -68,30 +71,37 @@ class Kept:
 
 
 def keep(stream: StreamHandle, *, left_ms: int = staging.LEFT_MS) -> Operation[Kept]:
-    """Do all upkeep of a stream; what cannot be read is reported in ``fault``, not raised.
+    """Do all upkeep of a stream; what cannot be done is reported in ``fault``, not raised.
 
-    A publish without a step for ``left_ms`` was abandoned by its client, and is finished.
+    A step that fails keeps none of the others from being done. A publish without a step for
+    ``left_ms`` was abandoned by its client, and is finished.
     """
-    published = sealed = cooled = expired = buried = producers = members = compacted = 0
-    retained = Retained(0, 0, None)
-    fault = idle_holder = None
-    try:
-        yield from retention.free(stream)
-        published = yield from staging.finish_left(stream, left_ms)
-        facts = yield from info(stream)
-        sealed = yield from seal(stream.key, everything=False)
-        cooled = yield from cool(stream, HOT_KEPT)
-        for name in facts.groups:
-            dropped, dead = yield from _give_up(GroupHandle(stream, name, "housekeeper"))
-            expired, buried = expired + dropped, buried + dead
-        producers, members = yield from retention.tidy(stream.key)
-        if facts.retention != Retention():
-            retained = yield from retention.apply_retention(stream.key)
-            if retained.held and retained.held_by == facts.idle_holder:
-                idle_holder = retained.held_by
-        compacted = yield from _compact_if_due(stream)
-    except LogError as error:
-        fault = str(error)
+    faults: dict[str, None] = {}
+
+    def tried(step: Operation[T], without: T) -> Operation[T]:
+        try:
+            return (yield from step)
+        except Exception as error:  # noqa: BLE001  whatever it is, the other steps can be done
+            faults[fault_of_one(error)] = None
+            return without
+
+    expired = buried = 0
+    retained, idle_holder = Retained(0, 0, None), None
+    yield from tried(retention.free(stream), None)
+    published = yield from tried(staging.finish_left(stream, left_ms), 0)
+    facts = yield from tried(info(stream), None)
+    sealed = yield from tried(seal(stream.key, everything=False), 0)
+    cooled = yield from tried(cool(stream, HOT_KEPT), 0)
+    for name in facts.groups if facts else ():
+        group = GroupHandle(stream, name, "housekeeper")
+        dropped, dead = yield from tried(_give_up(group), (0, 0))
+        expired, buried = expired + dropped, buried + dead
+    producers, members = yield from tried(retention.tidy(stream.key), (0, 0))
+    if facts and facts.retention != Retention():
+        retained = yield from tried(retention.apply_retention(stream.key), retained)
+        if retained.held and retained.held_by == facts.idle_holder:
+            idle_holder = retained.held_by
+    compacted = yield from tried(_compact_if_due(stream), 0)
     return Kept(
         stream.name,
         published=published,
@@ -106,7 +116,7 @@ def keep(stream: StreamHandle, *, left_ms: int = staging.LEFT_MS) -> Operation[K
         held_by=retained.held_by,
         idle_holder=idle_holder,
         compacted=compacted,
-        fault=fault,
+        fault="; ".join(faults) or None,
     )
 
 

@@ -34,8 +34,13 @@ EXPLANATION: Final = frozenset({ORIGIN, ATTEMPTS, DELIVERED, ERROR_TYPE, ERROR_T
 
 
 def letters_stream(stream: str, consumer: str) -> str:
-    """Return the name of the stream with what a consumer gave up of a stream."""
-    return f"{stream}.{consumer}.dead"
+    """Return the name of the stream with what a consumer gave up of a stream.
+
+    No other consumer and stream have that name, nor a group unless it was given that name: dots of
+    the consumer are spelled otherwise, and the letters of a group end in ``.dead``.
+    """
+    spelled_out = consumer.replace("%", "%25").replace(".", "%2E")
+    return f"{stream}.{spelled_out}.sql-dead"
 
 
 def place_among_letters(letters: str, created: int) -> str:

@@ -180,7 +180,7 @@ class KeptQueue:
     """What housekeeping did to a queue, in messages and producers.
 
     ``returned`` were not acknowledged in time and are redelivered, ``buried`` were given up,
-    ``outlived`` their ``ttl_ms``.
+    ``outlived`` their ``ttl_ms``. ``fault`` says why the rest was left undone.
     """
 
     queue: str
@@ -188,6 +188,7 @@ class KeptQueue:
     buried: int = 0
     outlived: int = 0
     producers: int = 0
+    fault: str | None = None
 
     @property
     def changed(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Literal, get_args
 
-from headwater.errors import InvalidInput, StoreError
+from headwater.errors import InvalidInput, StoreError, fault_of_one
 from headwater.inputs import Duration, check_int, check_ms
 from headwater.limiting import Limits, check_for_queue
 from headwater.queue.handles import QueueHandle
@@ -90,16 +90,24 @@ def _messages_kept(_: Call, reply: Reply) -> int:
 
 
 def keep(queue: QueueHandle) -> Operation[KeptQueue]:
-    """Process everything that is due in a queue that nobody pops."""
+    """Process everything that is due in a queue that nobody pops.
+
+    What cannot be done is reported in ``fault``, not raised.
+    """
     steps: list[KeepReply] = []
-    while not steps or steps[-1].more:
-        args = (SILENT_PRODUCER_MS,)
-        call = Call("hw_queue_keep", queue.key, args, repeatable=True, messages=_messages_kept)
-        steps.append(KeepReply(*(yield call)))
+    fault = None
+    try:
+        while not steps or steps[-1].more:
+            args = (SILENT_PRODUCER_MS,)
+            call = Call("hw_queue_keep", queue.key, args, repeatable=True, messages=_messages_kept)
+            steps.append(KeepReply(*(yield call)))
+    except Exception as error:  # noqa: BLE001  whatever it is, the other queues can be kept
+        fault = fault_of_one(error)
     return KeptQueue(
         queue.name,
         returned=sum(step.returned for step in steps),
         buried=sum(step.buried for step in steps),
         outlived=sum(step.outlived for step in steps),
         producers=sum(step.producers for step in steps),
+        fault=fault,
     )

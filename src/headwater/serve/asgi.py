@@ -22,6 +22,7 @@ from headwater.instrument import also_installed
 from headwater.lazy_names import extra_needed
 from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.recorder import MOST_SERIES
+from headwater.outages import START_MS
 from headwater.profiles import store_of
 from headwater.serve.api.cors import check_origin
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
@@ -142,7 +143,8 @@ class AsgiApp:
         async with AsyncExitStack() as opening:
             metrics = OperationMetrics()
             opening.enter_context(also_installed(metrics))
-            hw = await opening.enter_async_context(connect(self._settings.store_url))
+            connecting = connect(self._settings.store_url, wait_ms=START_MS)
+            hw = await opening.enter_async_context(connecting)
             farm = await opening.enter_async_context(open_farm(self._settings.farm))
             service: GrantedHandler = await opening.enter_async_context(
                 open_api(self._settings, hw, StreamWrites(hw), metrics, farm)

@@ -6,7 +6,9 @@ A connection that broke after sending proves nothing: then only calls that are s
 
 from __future__ import annotations
 
+import errno
 import re
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import redis.exceptions as redis_errors
 from headwater import instrument
 from headwater.errors import (
     AccessDenied,
+    BrokenObject,
     FormatNotInUse,
     FormatTooNew,
     HeadwaterError,
@@ -47,6 +50,10 @@ _ELSEWHERE = {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED"}
 # A command inside a function that its caller has no right to; Redis 7.0 does not say which.
 _DENIED = re.compile("ACL failure in script|user executing the script can't (run|access)")
 
+# There is no server: its port refuses, its socket or its name is missing. The second is the answer
+# for the address ::1 of localhost on a machine without IPv6.
+_NOBODY = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.ENOENT, socket.EAI_NONAME}
+
 # The server says so in place of a greeting, and closes the connection.
 _TOO_MANY = "max number of clients"
 
@@ -66,6 +73,10 @@ class Refusal(Exception):
         numbers = [int(word) for word in self.words]
         kind = ReusedSequence if self.code == "REUSED" else StaleSequence
         return kind(name, str(producer), int(sequence or 0), *numbers)
+
+
+class NobodyListens(redis_errors.ConnectionError):
+    """Every address that was tried refused a connection, or is not known."""
 
 
 class Unsent(redis_errors.ConnectionError):
@@ -90,7 +101,8 @@ class Recovery:
     """One call that failed, until it succeeds or its caller gets an error.
 
     A server that is down or not ready is waited for ``patience_s``, which is PATIENCE_S unless the
-    caller knows better; ``absent_s``, if given, limits the wait as long as no server has answered.
+    caller knows better. As long as no server has answered, ``absent_s`` is the limit instead, if it
+    is given, and ``first`` makes a port that refuses final: nothing says that a server was there.
     """
 
     def __init__(
@@ -101,12 +113,14 @@ class Recovery:
         clock: Callable[[], float] = time.monotonic,
         *,
         absent_s: float | None = None,
+        first: bool = False,
     ) -> None:
         self._request = request
         self._where = where
         self._clock = clock
         self._until = clock() + (PATIENCE_S if patience_s is None else patience_s)
         self._absent_until = None if absent_s is None else clock() + absent_s
+        self._first = first
         self._loads = 0
         self._perhaps_done = False
         self.delay_s = 0.005
@@ -127,7 +141,7 @@ class Recovery:
 
     def note_answer(self) -> None:
         """Note that a server of the store has answered: the store is there, if not ready."""
-        self._absent_until = None
+        self._absent_until, self._first = None, False
 
     def _next_step(self, error: BaseException) -> Step:
         sent = not isinstance(error, Unsent)
@@ -156,6 +170,11 @@ class Recovery:
             ) from error
         if _is_disconnect(error):
             return self._reconnect(error, sent)
+        if code == "WRONGTYPE" or (code in ("", "ERR") and "@user_function" in text):
+            # A key of the object does not hold what a function expects there.
+            kind, name = object_of(self._request.key) if self._request.key else ("store", "")
+            why = text.partition(" script: ")[0]
+            raise BrokenObject(self._where, kind, name, why) from error
         raise _answered(error, code, text, self._where) from error
 
     def _load(self, error: BaseException) -> Step:
@@ -178,7 +197,8 @@ class Recovery:
                 self._refuse_to_guess(why, error)
         until = self._until if self._absent_until is None else self._absent_until
         lasting = _is_lasting(error, sent, self._where)
-        if self._clock() < until and not lasting:
+        absent = self._first and _is_absent(error, self._where)
+        if self._clock() < until and not lasting and not absent:
             return "renew"
         self._refuse_to_guess(why, error)
         raise StoreUnreachable(self._where, why, lasting=lasting) from error
@@ -268,6 +288,23 @@ def _is_lasting(error: BaseException, sent: bool, where: str) -> bool:
     found = error.__context__ if isinstance(error, redis_errors.ConnectionError) else error
     # Of certificates; a socket that is missing is that of a server that restarts.
     return isinstance(found, FileNotFoundError) and where.startswith("rediss")
+
+
+def nobody_listens(error: BaseException) -> bool:
+    """Return whether a connection failed because there is no server at that address."""
+    found = error if isinstance(error, OSError) else error.__context__
+    if not isinstance(found, OSError):
+        return isinstance(error, NobodyListens)
+    # asyncio puts the errors of several addresses of a host into one text.
+    refused = f"[Errno {errno.ECONNREFUSED}]" in str(found)
+    return refused or found.errno in _NOBODY
+
+
+def _is_absent(error: BaseException, where: str) -> bool:
+    """Return whether there is no server; a primary that sentinels name is waited for."""
+    if "+sentinel:" in where:
+        return isinstance(error, NobodyListens)
+    return nobody_listens(error)
 
 
 def is_access(error: BaseException) -> bool:

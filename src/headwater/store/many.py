@@ -6,14 +6,17 @@ the others keep their replies.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from headwater.errors import StoreError, UnreadableNode
+from headwater.errors import BrokenObject, StoreError, UnreadableNode
 from headwater.store.call import Call, Many, Operation, Request
 from headwater.store.faults import Recovery, Refusal, Step
 
 T = TypeVar("T")
+
+log = logging.getLogger("headwater.store")
 
 # How much is sent before replies are read: little to keep in memory at either end. A server serves
 # others in between, since it reads some kilobytes of commands at a time.
@@ -60,8 +63,9 @@ class CallChunk:
                 recovery = self._recoveries[place] = self._recover(self._calls[place])
             try:
                 step = recovery.next_step(reply)
-            except Refusal as refusal:
-                self.replies[place] = refusal
+            except (Refusal, BrokenObject) as fault:
+                # It is for the operation that asked; the others have nothing to do with it.
+                self.replies[place] = fault
             else:
                 failed.append(place)
                 delays[step] = max(delays.get(step, 0.0), recovery.delay_s)
@@ -117,6 +121,22 @@ def together(operations: Iterable[Operation[T]]) -> Operation[list[T]]:
         for (place, (operation, _)), reply in zip(side_by_side, replies, strict=True):
             advance(place, operation, reply)
     return results
+
+
+def sound(operations: Iterable[Operation[T]]) -> Operation[list[T | None]]:
+    """Run operations on many objects concurrently; the result is None for an object that is broken.
+
+    Each such object is logged: whoever shows the others leaves it out.
+    """
+    return (yield from together(map(_or_none, operations)))
+
+
+def _or_none(operation: Operation[T]) -> Operation[T | None]:
+    try:
+        return (yield from operation)
+    except (BrokenObject, UnreadableNode) as error:
+        log.warning("an object is left out: %s", error)
+        return None
 
 
 def _ask(requests: Sequence[Request]) -> Generator[Request, Any, list[Any]]:

@@ -38,7 +38,7 @@ class Sentinels:
         ConnectionError when one of them may still.
         """
         refusals: list[BaseException] = []
-        why = ""
+        why, absent = "", 0
         for node in list(self._nodes):
             # It is the last one from now on, also for others, until it has answered.
             self._nodes.rotate(-1)
@@ -50,6 +50,7 @@ class Sentinels:
                 if faults.is_access(error):
                     refusals.append(error)
                 why = f"{node_name(*node)}: {error}"
+                absent += faults.nobody_listens(error)
             else:
                 if reply is not None:
                     host, port = reply
@@ -57,7 +58,8 @@ class Sentinels:
                     return host.decode(), int(port)
                 refusals.append(faults.lasting_error(self._unknown()))
         if len(refusals) < len(self._nodes):
-            raise RedisConnectionError(f"no sentinel names the primary ({why})")
+            kind = faults.NobodyListens if absent == len(self._nodes) else RedisConnectionError
+            raise kind(f"no sentinel names the primary ({why})")
         raise self._refusal(refusals[0])
 
     def doubt(self) -> None:

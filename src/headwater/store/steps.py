@@ -51,6 +51,13 @@ def random_token() -> str:
     return secrets.token_hex(4)
 
 
+class _AwaitedStore(Outage):
+    """The time until a store is there for the first time."""
+
+    BEGIN = "waiting for the store at %s, %s: %s"
+    END = "the store at %s is there, after %.1f s and %d tries"
+
+
 class StoreSteps:
     """The part of a store that is the same in both; a store adds how its steps are made.
 
@@ -90,19 +97,22 @@ class StoreSteps:
     def _first_contact(self, wait_s: float | None) -> Steps[str]:
         """Check every server of the store and load our functions; returns the server's version.
 
-        Waits as a call does for a store that is down or not ready, but only ``wait_s`` as long as
-        no server of it has answered.
+        Waits as a call does for a store that is not ready, but only ``wait_s`` as long as no server
+        of it has answered; without that, not at all for one where nobody listens.
         """
         # An embedded server was just started, or attached to: it is there.
         absent_s = None if self.server else wait_s
-        recovery = faults.Recovery(GREETING, self.where, None, self.clock, absent_s=absent_s)
+        first = self.server is None and wait_s is None
+        recovery = faults.Recovery(
+            GREETING, self.where, None, self.clock, absent_s=absent_s, first=first
+        )
         attempt = partial(self._check_and_load, recovery)
         try:
             return (yield from attempt())
         except (redis.RedisError, OSError) as error:
             fault = error
-        most_s = faults.PATIENCE_S if absent_s is None else min(faults.PATIENCE_S, absent_s)
-        outage = Outage(f"connecting to {self.where}", log, self.clock, most_s=most_s)
+        most_s = faults.PATIENCE_S if absent_s is None else absent_s
+        outage = _AwaitedStore(self.where, log, self.clock, most_s=most_s)
         version = yield from self._retry(recovery, fault, attempt, outage)
         outage.over()
         return version

@@ -60,9 +60,9 @@ class Store(StoreSteps):
     ) -> None:
         """Connect, check the server and make sure that it has our functions.
 
-        It waits as long as a call for a store that is down or not ready; ``wait_s`` limits that as
-        long as no server of the store answers. ``clock`` and ``token`` are the sources of time and
-        of randomness for operations.
+        It waits as long as a call for a store that is not ready. As long as no server of the store
+        answers, ``wait_s`` is the limit; without it, a store where nobody listens is not waited
+        for. ``clock`` and ``token`` are the sources of time and of randomness for operations.
 
         Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld, FormatTooNew,
         EmbeddedServerFailed.

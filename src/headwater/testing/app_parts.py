@@ -39,8 +39,8 @@ def open_parts(given: Iterable[Drainable], store: str | None, db: Any) -> Iterat
         found: list[NamedPart] = []
         for one in given:
             if isinstance(one, RunningApp):
-                resources = _resources(one, store, db)
-                opened.callback(resources.close)
+                resources = one.resources = _resources(one, store, db)
+                opened.callback(_close, one, resources)
                 found += _works(one.parts.values(), resources, opened)
             else:
                 found.append((_name_of(one), one))
@@ -56,8 +56,8 @@ async def open_parts_async(
         found: list[NamedPart] = []
         for one in given:
             if isinstance(one, RunningApp):
-                resources = _resources(one, store, db)
-                opened.callback(resources.close)
+                resources = one.resources = _resources(one, store, db)
+                opened.callback(_close, one, resources)
                 if has_async_parts(one):
                     opened.push_async_callback(resources.close_async)
                     await resources.open_async()
@@ -72,6 +72,11 @@ def _resources(app: RunningApp, store: str | None, db: Any) -> Resources:
     given = {"store": store, "db": db}
     named = {name: value for name, value in given.items() if value is not None}
     return Resources(replace(app.places, **named))
+
+
+def _close(app: RunningApp, resources: Resources) -> None:
+    app.resources = None
+    resources.close()
 
 
 def _works(parts: Iterable[Part], resources: Resources, opened: ExitStack) -> Iterator[NamedPart]:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from headwater.failures import spelled
 from headwater.log import reading
 from headwater.store.call import Operation
-from headwater.store.many import together
+from headwater.store.many import sound
 from headwater.timed import job_streams, transitions
 from headwater.timed.clocks import HeardClock, NowMs
 from headwater.timed.job_streams import KnownJob, Notice
@@ -103,8 +103,11 @@ class TimedEngine:
         if self._heard_clock is not None:
             self._board_at = yield from reading.offset_at(self._board, since)
         yield from self._hear()
-        defined = yield from together(map(self._define, self._entries.values()))
+        defined = yield from sound(map(self._define, self._entries.values()))
         for entry, known in zip(self._entries.values(), defined, strict=True):
+            if known is None:
+                self._leave_for_now(entry)
+                continue
             entry.known = known
             self._look_at(entry, self.now_ms())
 
@@ -134,7 +137,7 @@ class TimedEngine:
                 continue
             left -= step.taken is not None
             planned.append((entry, step))
-        written = yield from together(
+        written = yield from sound(
             job_streams.write(entry.stream, entry.known, step) for entry, step in planned
         )
         late = []
@@ -146,20 +149,24 @@ class TimedEngine:
             if step.taken is not None:
                 self._held.add((entry.job.name, step.taken))
                 self._taken.append(TakenRun(entry.job, step.taken))
-        yield from self._refresh(late)
-        return [entry for entry, _ in planned]
+        broken = yield from self._refresh(late)
+        return [entry for entry, _ in planned if entry not in broken]
 
     def settle(self, finished: Iterable[FinishedRun]) -> Operation[list[FinishedRun]]:
         """Write how runs ended; returns those that another runner had taken over meanwhile."""
         ended = list(finished)
-        changed = yield from together(map(self._settle, ended))
+        changed = yield from sound(map(self._settle, ended))
         stolen = []
-        for done, (known, step) in zip(ended, changed, strict=True):
+        for done, after in zip(ended, changed, strict=True):
             entry = self._entries[done.taken.job.name]
+            self._held.discard((entry.job.name, done.taken.run))
+            if after is None:
+                self._leave_for_now(entry)
+                continue
+            known, step = after
             # Two runs of one job may end together.
             if known.offset >= entry.known.offset:
                 entry.known = known
-            self._held.discard((entry.job.name, done.taken.run))
             self._look_at(entry, self.now_ms())
             if step is None:
                 stolen.append(done)
@@ -237,12 +244,19 @@ class TimedEngine:
         """Return until when the runner of a run counts as alive."""
         return max(run.began_ms, self._seen.get(run.by, 0)) + LEASE_MS
 
-    def _refresh(self, entries: list[_Entry]) -> Operation[None]:
-        found = yield from together(
+    def _refresh(self, entries: list[_Entry]) -> Operation[list[_Entry]]:
+        """Read the states of jobs again; returns those that cannot be read, which are left."""
+        found = yield from sound(
             job_streams.refresh(entry.stream, entry.known) for entry in entries
         )
+        broken = []
         for entry, known in zip(entries, found, strict=True):
-            entry.known = known
+            if known is None:
+                self._leave_for_now(entry)
+                broken.append(entry)
+            else:
+                entry.known = known
+        return broken
 
     # ── When to look at a job again ───────────────────────────────────────────────────────────
 
@@ -262,6 +276,10 @@ class TimedEngine:
         if not entry.look_ms or at_ms < entry.look_ms:
             entry.look_ms = at_ms
             heappush(self._heap, (at_ms, entry.job.name))
+
+    def _leave_for_now(self, entry: _Entry) -> None:
+        """Look at a job whose stream is broken later: it may be repaired, and others can run."""
+        self._look_at(entry, self.now_ms() + LEASE_MS)
 
     def _plan(self, entry: _Entry) -> None:
         """Plan the next look at a job about which there is nothing to do now."""
@@ -323,8 +341,9 @@ class TimedEngine:
         self._seen = {by: at for by, at in self._seen.items() if at >= old}
         self._left &= self._seen.keys()
         named = list(dict.fromkeys(named))
-        yield from self._refresh(named)
+        broken = yield from self._refresh(named)
         # When that failed, it is heard once more.
         self._board_at, self._heard_ms = board_at, self.now_ms()
         for entry in named:
-            self._look_at(entry, self._heard_ms)
+            if entry not in broken:
+                self._look_at(entry, self._heard_ms)

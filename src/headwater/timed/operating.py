@@ -15,7 +15,7 @@ from headwater.errors import UnknownTimedJob
 from headwater.inputs import check_int
 from headwater.log import reading
 from headwater.store.call import Operation
-from headwater.store.many import together
+from headwater.store.many import sound
 from headwater.timed import job_streams, transitions
 from headwater.timed.job_streams import KnownJob, Notice
 from headwater.timed.states import ActiveRun, EndedRun, JobEvent, JobState, Missed, Overlap
@@ -74,15 +74,15 @@ def list_infos() -> Operation[list[TimedJobInfo]]:
 
 
 def infos_of(names: Sequence[str]) -> Operation[list[TimedJobInfo]]:
-    """Return how some jobs stand; those that are not there are left out."""
+    """Return how some jobs stand; those that are not there, or are broken, are left out."""
     if not names:
         return []
-    found = yield from together(job_streams.load(job_streams.job_stream(name)) for name in names)
-    now_ms = yield from _now_ms(found)
+    found = yield from sound(job_streams.load(job_streams.job_stream(name)) for name in names)
+    now_ms = yield from _now_ms([known for known in found if known is not None])
     return [
         info_of(name, known.state, now_ms)
         for name, known in zip(names, found, strict=True)
-        if known.state is not None
+        if known is not None and known.state is not None
     ]
 
 

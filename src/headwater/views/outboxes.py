@@ -12,7 +12,7 @@ from headwater.log.lags import lag_at
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven, letters_stream
 from headwater.outbox.status import Checkpoint, Status
 from headwater.store.call import Operation
-from headwater.store.many import together
+from headwater.store.many import sound
 from headwater.views.overview import some_streams
 from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
 
@@ -47,14 +47,15 @@ class ConsumerPlace(NamedTuple):
 
 def consumer_places(checkpoints: Sequence[Checkpoint]) -> Operation[list[ConsumerPlace]]:
     """Return how far behind consumers are, and what they gave up; two calls for each."""
-    lags = yield from together(lag_at(one.stream, one.next_offset) for one in checkpoints)
+    lags = yield from sound(lag_at(one.stream, one.next_offset) for one in checkpoints)
     letters = [letters_stream(one.stream, one.consumer) for one in checkpoints]
     # A consumer that skips nothing may have a name that is too long for a stream of letters.
     names = [name for name in letters if len(name.encode()) <= MAX_NAME_BYTES]
-    found = dict(zip(names, (yield from some_streams(names)), strict=True))
+    found = {one.name: one for one in (yield from some_streams(names))}
     return [
         ConsumerPlace(one, waiting.lag, waiting.lag_ms, found[name].length if name in found else 0)
         for one, waiting, name in zip(checkpoints, lags, letters, strict=True)
+        if waiting is not None
     ]
 
 

@@ -3,16 +3,19 @@
 Either client runs them: ``hw.store.run(overview())``, ``await hw.store.run(overview())``. A
 thousand objects of one kind cost as many round trips as one, on a cluster too. Nothing is changed,
 and no two objects are seen at the same moment. A group, topic or channel that is removed meanwhile
-is left out; a stream or queue is shown as an empty one.
+is left out; a stream or queue is shown as an empty one. An object that is broken is left out, and
+logged.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from headwater.errors import UnknownGroup
+from headwater.errors import BrokenObject, UnknownGroup
+from headwater.ick.inspecting import stats as channel_stats
 from headwater.ick.inspecting import stats_of_many as channel_stats_of_many
 from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels
 from headwater.ick.types import ChannelStats
@@ -27,7 +30,7 @@ from headwater.queue.handles import QueueHandle, list_queues
 from headwater.queue.replies import stats_of
 from headwater.queue.types import QueueStats
 from headwater.store.call import Call, Operation
-from headwater.store.many import together
+from headwater.store.many import sound
 from headwater.views.icks import ChannelView
 from headwater.views.queues import QueueView
 from headwater.views.record import View
@@ -91,7 +94,8 @@ def all_streams() -> Operation[list[StreamInfo]]:
 
 def some_streams(names: Iterable[str]) -> Operation[list[StreamInfo]]:
     """Return where the named streams stand, in this order."""
-    return (yield from together(reading.info(StreamHandle(name, set())) for name in names))
+    found = yield from sound(reading.info(StreamHandle(name, set())) for name in names)
+    return [facts for facts in found if facts is not None]
 
 
 def groups_of(streams: Iterable[StreamInfo]) -> Operation[list[StreamGroup]]:
@@ -101,7 +105,7 @@ def groups_of(streams: Iterable[StreamInfo]) -> Operation[list[StreamGroup]]:
         for stream in streams
         for group in sorted(stream.groups)
     ]
-    found = yield from together(map(_group, handles))
+    found = yield from sound(map(_group, handles))
     return [
         StreamGroup(handle.stream.name, facts)
         for handle, facts in zip(handles, found, strict=True)
@@ -126,7 +130,12 @@ def look_together(streams: Sequence[str], queues: Sequence[str] = ()) -> Operati
     handles = [QueueHandle(name, set(), _NOBODY) for name in queues]
     keys = [StreamHandle(name, set()).key for name in streams] + [one.key for one in handles]
     args = (len(streams), _GROUPS_AT_ONCE)
-    reply = yield Call("hw_store_looks", keys[0], args, read_only=True, also=tuple(keys[1:]))
+    call = Call("hw_store_looks", keys[0], args, read_only=True, also=tuple(keys[1:]))
+    try:
+        reply = yield call
+    except BrokenObject:
+        # One of them is broken: each is asked for by itself, so that the others are seen.
+        return (yield from look_apart(streams, queues))
     now_ms, found, stats = reply
     infos, seen = [], []
     for name, (facts, *groups) in zip(streams, found, strict=True):
@@ -143,8 +152,8 @@ def look_together(streams: Sequence[str], queues: Sequence[str] = ()) -> Operati
     if left:
         seen = sorted(seen + (yield from groups_of(left)), key=lambda row: (row[0], row[1].name))
     pairs = zip(handles, map(stats_of, stats), strict=True)
-    counted = yield from together(inspecting.stats_out_of(*one) for one in pairs)
-    return StoreLook(now_ms, infos, seen, list(counted))
+    counted = yield from sound(inspecting.stats_out_of(*one) for one in pairs)
+    return StoreLook(now_ms, infos, seen, [stats for stats in counted if stats is not None])
 
 
 def look_apart(streams: Sequence[str], queues: Sequence[str] = ()) -> Operation[StoreLook]:
@@ -161,16 +170,17 @@ def all_topics() -> Operation[list[TopicStreams]]:
 
 def some_topics(names: Sequence[str]) -> Operation[list[TopicStreams]]:
     """Return the named topics, those of them that are there, and the streams behind them."""
-    counts = yield from together(map(partitions_of, names))
-    partitions = [
-        [f"{name}/{place}" for place in range(count)]
+    counts = yield from sound(map(partitions_of, names))
+    partitions = {
+        name: [f"{name}/{place}" for place in range(count)]
         for name, count in zip(names, counts, strict=True)
-    ]
-    facts = iter((yield from some_streams(stream for streams in partitions for stream in streams)))
+        if count
+    }
+    found = yield from some_streams(itertools.chain.from_iterable(partitions.values()))
+    facts = {stream.name: stream for stream in found}
     return [
-        TopicStreams(name, [next(facts) for _ in streams])
-        for name, streams in zip(names, partitions, strict=True)
-        if streams
+        TopicStreams(name, [facts[stream] for stream in streams if stream in facts])
+        for name, streams in partitions.items()
     ]
 
 
@@ -182,7 +192,8 @@ def all_queues() -> Operation[list[QueueStats]]:
 def some_queues(names: Iterable[str]) -> Operation[list[QueueStats]]:
     """Return how some queues stand."""
     handles = [QueueHandle(name, set(), _NOBODY) for name in names]
-    return (yield from together(map(inspecting.stats, handles)))
+    found = yield from sound(map(inspecting.stats, handles))
+    return [stats for stats in found if stats is not None]
 
 
 def all_channels(*, apart: bool = True) -> Operation[list[ChannelStats]]:
@@ -196,7 +207,10 @@ def some_channels(names: Iterable[str], *, apart: bool = True) -> Operation[list
     Unless they are ``apart``, as on a cluster, hundreds of them cost two calls.
     """
     handles = [ChannelHandle(name, None, _NOBODY, LEASE_MS, set()) for name in names]
-    found = yield from channel_stats_of_many(handles, apart=apart)
+    try:
+        found = yield from channel_stats_of_many(handles, apart=apart)
+    except BrokenObject:
+        found = yield from sound(map(channel_stats, handles))
     return [facts for facts in found if facts is not None]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater import views
-from headwater.cli import output
+from headwater.cli import completing, output
 
 if TYPE_CHECKING:
     from headwater.ick.limits import Member
@@ -24,7 +24,13 @@ Key = Annotated[
     ),
 ]
 ChannelName = Annotated[
-    str, typer.Argument(metavar="CHANNEL", help="Name of the channel.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="CHANNEL",
+        help="Name of the channel.",
+        show_default=False,
+        autocompletion=completing.channels,
+    ),
 ]
 Members = Annotated[
     list[str] | None,

@@ -74,7 +74,7 @@ def work(
         if done.returncode:
             raise CommandFailed(f"exit code {done.returncode}")
 
-    with connected(store) as hw:
+    with connected(store, runs_on=True) as hw:
         worker = QueueWorker(hw.queue(name), run, concurrency=concurrency, ack_ms=ack_ms)
         with (
             logged_lines("headwater.queue"),

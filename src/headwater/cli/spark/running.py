@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
 import typer
 
 from headwater import views
-from headwater.cli import output
+from headwater.cli import completing, output
 from headwater.cli.option_groups import OptionGroup
 from headwater.cli.options import AsJson, StoreUrl, connected
 from headwater.errors import InvalidInput
@@ -28,7 +28,13 @@ if TYPE_CHECKING:
     from headwater.spark.jobs.progress import JobReport, Summary
 
 Name = Annotated[
-    str, typer.Argument(metavar="STREAM", help="Name of the stream.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="STREAM",
+        help="Name of the stream.",
+        show_default=False,
+        autocompletion=completing.streams,
+    ),
 ]
 IsTopic = Annotated[bool, typer.Option("--topic", help="The name is that of a topic.")]
 Master = Annotated[

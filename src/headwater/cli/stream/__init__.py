@@ -11,6 +11,7 @@ import headwater.cli.stream.replaying as replaying
 import headwater.cli.stream.searching as searching
 import headwater.cli.stream.tracing as tracing
 import headwater.cli.stream.upkeep as upkeep
+from headwater.cli.options import TAKES_STEPS
 
 app = typer.Typer()
 app.command("list")(upkeep.list_streams)
@@ -26,7 +27,7 @@ app.command("set-group")(groups.set_group)
 app.command("limit")(groups.limit)
 app.command("ack")(groups.ack)
 app.command("nack")(groups.nack)
-app.command("seek")(groups.seek)
+app.command("seek", context_settings=TAKES_STEPS)(groups.seek)
 app.command("dead")(letters.dead)
 app.command("redrive")(letters.redrive)
 app.command("discard")(letters.discard)

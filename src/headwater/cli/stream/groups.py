@@ -27,6 +27,7 @@ from headwater.cli.options import (
     AsJson,
     GroupName,
     NackDelayMs,
+    OnlyStream,
     Position,
     StoreUrl,
     StreamName,
@@ -59,9 +60,7 @@ def known_group(url: str | None, stream: str, group: str) -> Iterator[Group]:
 
 
 def list_groups(
-    name: Annotated[
-        str | None, typer.Argument(metavar="STREAM", help="One stream only.", show_default=False)
-    ] = None,
+    name: OnlyStream = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -161,9 +160,9 @@ def seek(
     as_json: AsJson = False,
 ) -> None:
     """Set the position of a group: messages before it are not delivered, later ones are new."""
-    position = options.position(to)
+    sought = options.target(to)
     with known_group(store, name, group) as found:
-        offset = found.seek(position)
+        offset = found.seek(options.from_here(sought, found.info().next))
     done = views.streams.SoughtView(stream=name, group=group, next=offset)
     output.answer(done, f"{group} reads on at {offset}", as_json)
 

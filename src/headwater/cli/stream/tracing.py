@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli import output
+from headwater.cli import completing, output
 from headwater.cli.options import AsJson, StoreUrl, connected
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def trace(
-    name: Annotated[str | None, typer.Argument(metavar="[STREAM]", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[STREAM]", show_default=False, autocompletion=completing.streams),
+    ] = None,
     offset: Annotated[
         int | None, typer.Argument(metavar="[OFFSET]", min=1, show_default=False)
     ] = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater import views
-from headwater.cli import output
+from headwater.cli import completing, output
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, StoreUrl, connected, known
 from headwater.cli.timeline.cli_types import WritingFarmFlags
@@ -32,7 +32,13 @@ _BATCH = 1000
 def rebuild(
     farm: WritingFarmFlags,
     streams: Annotated[
-        list[str], typer.Argument(metavar="STREAM...", help="Streams to read.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="STREAM...",
+            help="Streams to read.",
+            show_default=False,
+            autocompletion=completing.streams,
+        ),
     ],
     start: Annotated[
         int, typer.Option("--from", min=1, metavar="OFFSET", help="The first offset to read.")

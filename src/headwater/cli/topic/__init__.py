@@ -8,6 +8,7 @@ import headwater.cli.topic.groups as groups
 import headwater.cli.topic.letters as letters
 import headwater.cli.topic.messages as messages
 import headwater.cli.topic.upkeep as upkeep
+from headwater.cli.options import TAKES_STEPS
 
 app = typer.Typer()
 app.command("create")(upkeep.create)
@@ -21,7 +22,7 @@ app.command("set-group")(groups.set_group)
 app.command("limit")(groups.limit)
 app.command("ack")(groups.ack)
 app.command("nack")(groups.nack)
-app.command("seek")(groups.seek)
+app.command("seek", context_settings=TAKES_STEPS)(groups.seek)
 app.command("dead")(letters.dead)
 app.command("redrive")(letters.redrive)
 app.command("discard")(letters.discard)

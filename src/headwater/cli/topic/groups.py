@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from headwater import views
-from headwater.cli import options, output
+from headwater.cli import completing, options, output
 from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, state_text, terms_text
 from headwater.cli.group_settings import GroupSettings
 from headwater.cli.limits import (
@@ -76,7 +76,13 @@ def _groups_of(topic: Topic) -> set[str]:
 
 def list_groups(
     name: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="One topic only.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="TOPIC",
+            help="One topic only.",
+            show_default=False,
+            autocompletion=completing.topics,
+        ),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -204,7 +210,8 @@ def seek(
         str,
         typer.Argument(
             metavar="TO",
-            help="first, last, or a time like 2030-01-31T12:00:00Z; with --partition an offset.",
+            help="first, last, or a time like 2030-01-31T12:00:00Z; -1000 or +1000: so many "
+            "messages back or on in each partition; with --partition an offset.",
         ),
     ],
     partition: OnePartition = None,
@@ -212,11 +219,13 @@ def seek(
     as_json: AsJson = False,
 ) -> None:
     """Set the position of a group in all partitions or in one: earlier messages are skipped."""
-    position = options.position(to)
-    if partition is None and isinstance(position, int):
+    sought = options.target(to)
+    if partition is None and isinstance(sought, int):
         raise typer.BadParameter("an offset is one of a partition; give --partition with it")
     with known_group(store, name, group) as found:
-        offsets = found.seek(position if partition is None else {partition: position})
+        here = {place: facts.next for place, facts in enumerate(found.info())}
+        chosen = here if partition is None else {partition: here.get(partition, 1)}
+        offsets = found.seek({place: options.from_here(sought, at) for place, at in chosen.items()})
     done = views.streams.TopicSoughtView(topic=name, group=group, next=offsets)
     places = ", ".join(f"{place}:{offset}" for place, offset in offsets.items())
     output.answer(done, f"{group} reads on at {places}", as_json)

@@ -13,6 +13,7 @@ from headwater.lazy_names import extra_needed
 from headwater.metrics.exposition import Page
 from headwater.metrics.objects import add_outbox
 from headwater.metrics.recorder import OutboxBacklog
+from headwater.outages import START_MS
 from headwater.serve.tokens import Grant, Scope
 from headwater.sizes import LIST_BYTES
 
@@ -87,7 +88,7 @@ class ServedDatabase:
         from headwater.client import connect
         from headwater.outbox.known_consumers import known_consumer
 
-        with connect(self._store_url) as hw:
+        with connect(self._store_url, wait_ms=START_MS) as hw:
             return change(known_consumer(self._outbox, hw, name, stream), hw)
 
     async def staged(self) -> OutboxBacklog | None:

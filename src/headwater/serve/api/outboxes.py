@@ -114,7 +114,7 @@ async def get_consumer_letters(call: ApiCall) -> ConsumerLettersView:
     """Show the oldest dead letters of a consumer: the messages that it gave up.
 
     Letters of a stream that the token may not read are left out. The list ends early once they have
-    4 MiB; the stream of each letter, `STREAM.CONSUMER.dead`, has all of them.
+    4 MiB; the stream of each letter, `STREAM.CONSUMER.sql-dead`, has all of them.
     """
     letters = await _database(call).letters_of(call.name, call.query.count, call.grant)
     views = [ConsumerLetterView.of(letter) for letter in letters]

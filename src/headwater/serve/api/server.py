@@ -17,6 +17,7 @@ from headwater.errors import InvalidInput
 from headwater.instrument import also_installed
 from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.metrics.sampler import MAX_SERIES
+from headwater.outages import START_MS
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.api.service import ApiService
 from headwater.serve.http.handler import Handler
@@ -117,7 +118,7 @@ class StoreServer:
         metrics = OperationMetrics(counts, process.number)
         with also_installed(metrics):
             async with (
-                connect(self.store_url) as hw,
+                connect(self.store_url, wait_ms=START_MS) as hw,
                 open_farm(self.farm) as farm,
                 asyncio.TaskGroup() as serving,
             ):

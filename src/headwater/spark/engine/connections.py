@@ -10,6 +10,7 @@ import os
 import threading
 
 from headwater.client import Headwater, connect
+from headwater.store import faults
 from headwater.store.directory import absolute, default_directory
 from headwater.store.url import URL_VARIABLE, resolve
 
@@ -22,7 +23,8 @@ def client(url: str) -> Headwater:
     with _opening:
         key = (os.getpid(), url)
         if key not in _clients:
-            _clients[key] = connect(url)
+            # A task may begin while a store restarts that its query has used for long.
+            _clients[key] = connect(url, wait_ms=int(faults.PATIENCE_S * 1000))
         return _clients[key]
 
 

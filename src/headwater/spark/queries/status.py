@@ -15,7 +15,7 @@ from headwater.log.lags import lag_at
 from headwater.log.staging import staged_bytes
 from headwater.spark.queries.notes import QueryNote, all_notes, forget
 from headwater.store.call import Operation
-from headwater.store.many import together
+from headwater.store.many import sound
 
 # A reader notes itself every ten seconds while its query runs.
 SILENT_MS: Final = 60_000
@@ -97,8 +97,9 @@ def _status(query: str, notes: list[QueryNote], now_ms: int) -> Operation[QueryS
         done = fact.end if fact.epoch <= written else fact.next
         for stream, next_ in (fact.next | done).items():
             reached[stream] = max(next_, reached.get(stream, 0))
-    reads = yield from together(_position(*one) for one in sorted(reached.items()))
-    staged = yield from together(_staged(query, one) for one in _written_streams(notes))
+    positions = yield from sound(_position(*one) for one in sorted(reached.items()))
+    reads = [one for one in positions if one is not None]
+    staged = yield from sound(_staged(query, one) for one in _written_streams(notes))
     seen_ms = now_ms - max(one.noted_ms for one in notes)
     checkpoint = _first(fact.checkpoint for fact in facts)
     return QueryStatus(
@@ -112,7 +113,7 @@ def _status(query: str, notes: list[QueryNote], now_ms: int) -> Operation[QueryS
         writes=tuple(_shown(one.target) for one in notes if one.part == "write"),
         lag=sum(one.lag for one in reads),
         lag_ms=max((one.lag_ms for one in reads), default=0),
-        staged_bytes=sum(staged),
+        staged_bytes=sum(size or 0 for size in staged),
         seen_ms=seen_ms,
     )
 
