@@ -149,7 +149,7 @@ def test_what_is_rare_is_seen_in_a_strip() -> None:
 def test_a_ruler_has_a_row_for_everybody_who_reads() -> None:
     info = stream(100)
     facts = group(61, 20, 40, 1, 1)
-    ruler = GroupRuler("g", 61, 21, [PendingRange(21, 40, 2, 10**15, 1)], [], [])
+    ruler = GroupRuler("g", 61, 21, [PendingRange(21, 40, 2, 10**15, 1)], [], [], start=1)
     picture = draw(info, window_of(info, None, None), [(facts, ruler)], [], 1000)
     shown = text_of(ruler_picture(info, 1204.4, picture, 122), 122)
     assert shown.splitlines()[1].endswith("B each · 1,204/s")

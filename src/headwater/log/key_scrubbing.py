@@ -35,6 +35,7 @@ _TYPES: Final = {
 _WRITTEN: Final = (b":tail", b":nodes", b":index", b":producers", b":answers", b":publishing")
 _GROUP_PARTS: Final = (
     *(b":pending", b":due", b":expired", b":waiters", b":served", b":members", b":dead"),
+    b":origins",
     *(b":failing", b":causes", b":before", b":after", b":tails"),
     *(b":flying", b":tags", b":keys", b":buckets", b":kept"),
 )
