@@ -10,6 +10,7 @@ from typing import NamedTuple
 from headwater.failures import (
     ALL_LETTERS,
     EXPIRED,
+    Cause,
     LastFailure,
     LetterFilter,
     read_failure,
@@ -233,16 +234,32 @@ def _open_newest(
     return letters, -1
 
 
-def _with_failures(group: GroupHandle, letters: list[DeadLetter]) -> Operation[list[DeadLetter]]:
-    """Return letters with their errors, as far as these are known."""
+def newest_causes(group: GroupHandle, most: int) -> Operation[list[Cause | None]]:
+    """Return why the newest messages were given up, at most so many; reads none of them."""
+    reply = yield from dead_ranges(group, min(most, RANGES_PER_PAGE), 0, newest=True)
+    origins = [origin for one in reply.ranges for origin in range(one.last, one.first - 1, -1)][
+        :most
+    ]
+    known = yield from _failures_of(group, origins)
+    return [known.get(origin, EXPIRED).cause for origin in origins]
+
+
+def _failures_of(group: GroupHandle, origins: list[int]) -> Operation[dict[int, LastFailure]]:
+    """Return what is known of failures of messages."""
     known: dict[int, LastFailure] = {}
-    for start in range(0, len(letters), CAUSES_PER_CALL):
-        origins = [letter.origin for letter in letters[start : start + CAUSES_PER_CALL]]
-        flat = [edge for span in ranges_of(origins) for edge in span]
+    for start in range(0, len(origins), CAUSES_PER_CALL):
+        some = origins[start : start + CAUSES_PER_CALL]
+        flat = [edge for span in ranges_of(some) for edge in span]
         args: tuple[Argument, ...] = (group.name, *flat)
         for text in (yield Call("hw_group_causes", group.key, args, read_only=True)):
             offset, _, failure = text.partition(b":")
             known[int(offset)] = read_failure(failure)
+    return known
+
+
+def _with_failures(group: GroupHandle, letters: list[DeadLetter]) -> Operation[list[DeadLetter]]:
+    """Return letters with their errors, as far as these are known."""
+    known = yield from _failures_of(group, [letter.origin for letter in letters])
     return [letter._replace(**known.get(letter.origin, EXPIRED)._asdict()) for letter in letters]
 
 

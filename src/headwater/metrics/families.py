@@ -128,6 +128,7 @@ _TABLE: Final = (
     Family("farm_divergent_keys_total", "counter", (), "Keys of which a read saw copies differ."),
     Family("farm_instance_up", "gauge", ("cluster", "address"), "1 when the instance serves."),
     Family("store_up", "gauge", ("store",), "1 when the store answered the last sample."),
+    Family("alarms", "gauge", ("store", "level"), "Alarms of the console: act, or look."),
     Family("store_fsync", "gauge", ("store", "mode"), "1 for the fsync mode of the store."),
     Family(
         "embedded_restarts_total",

@@ -24,7 +24,7 @@ class ErrorRow(NamedTuple):
     """How many letters failed alike, and when the newest of them; ``link`` shows them."""
 
     words: str
-    count: int
+    letters: int
     newest_ms: int
     link: str | None
 
