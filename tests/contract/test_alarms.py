@@ -146,3 +146,18 @@ def test_a_part_of_a_killed_process_is_not_said_to_run(browser: ApiClient, serve
         until(lambda: "ended without a word" in shown())
         assert "not known, was running" in shown()
         raw.delete(KEY, f"{KEY}:seen")
+
+
+def test_members_are_those_that_still_read(browser: ApiClient, server: Server) -> None:
+    with headwater.connect(server.url) as hw, server.client() as raw:
+        hw.stream("crew").write_many([("t", b"v")] * 50)
+        for number in range(32):
+            hw.stream("crew").group("g", member=f"m{number}").read(1, ack_ms=60_000)
+        key = "hw:s:{crew}:g:1:g:members"
+        seen = dict(raw.zrange(key, 0, -1, withscores=True))
+        raw.zadd(key, {one: at - 120_000 for one, at in seen.items() if one not in (b"m3", b"m4")})
+        page = browser.get("/console/streams/crew/groups").body.decode()
+        assert 'data-label="Members">2<' in page
+        *_, row = run(server.url, "stream", "groups", "crew").out.splitlines()
+        *_, members, waiting = row.split()
+        assert (members, waiting) == ("2", "0")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from headwater.views.overview import live_members
 
 if TYPE_CHECKING:
     from headwater.log.types import GroupInfo
@@ -21,7 +24,7 @@ GROUP_COLUMNS: dict[str, Callable[[Any], object]] = {
     "missed": lambda row: row.group.missed,
     "expired": lambda row: row.group.expired,
     "dead": lambda row: row.group.dead,
-    "members": lambda row: len(row.group.members),
+    "members": lambda row: len(live_members(row.group, int(time.time() * 1000))),
     "waiting": lambda row: row.group.waiting,
 }
 

@@ -128,10 +128,8 @@ class AlarmWatch:
 
     async def processes(self) -> list[SeenProcess]:
         """Return the processes that report themselves; those known last if the store is away."""
-        try:
+        if self._watch.missing is None:
             self._processes = await self._facts.processes()
-        except (HeadwaterError, TimeoutError) as error:
-            log.debug("alarms are without news of processes: %s", error)
         return self._processes
 
     async def _gathered(self, sample: StoreSample, *, once: bool) -> AlarmFacts:
@@ -145,7 +143,7 @@ class AlarmWatch:
             await self._facts.servers() if missing is None else None,
             self._facts.report(),
             await self.outbox(),
-            await self.processes() if missing is None else self._processes,
+            await self.processes(),
             [info for _, info in self._jobs.values() if info is not None],
             self._instances,
             progress=self._progress,

@@ -55,7 +55,7 @@ _TABLE: Final = (
     Family("group_expired_total", "counter", _GROUP, "Messages that expired before an ack."),
     Family("group_dead_messages", "gauge", _GROUP, "Dead letters."),
     Family("group_missed_messages_total", "counter", _GROUP, "Messages evicted before a read."),
-    Family("group_members", "gauge", _GROUP, "Members that were seen lately, 1000 at most."),
+    Family("group_members", "gauge", _GROUP, "Members that have read in the last minute."),
     Family("group_waiting_members", "gauge", _GROUP, "Members that are blocked in a read."),
     Family(
         "reader_lag_messages",

@@ -16,6 +16,7 @@ from headwater.serve.console.links import (
     queue_link,
     stream_link,
 )
+from headwater.views.overview import live_members
 
 # As many lines the chart of what lags has.
 _WORST: Final = 5
@@ -62,7 +63,7 @@ def _rows(sample: StoreSample) -> Iterator[Lagging]:
     points = {series: point for series, _, _, point in counted(sample)}
     for stream, group in sample.groups:
         series: Series = ("group", stream, group.name)
-        link, members = group_link(stream, group.name), len(group.members)
+        link, members = group_link(stream, group.name), len(live_members(group, sample.now_ms))
         point = points[series]
         yield Lagging(series, "group", group.name, (stream,), link, point, group.dead, members)
     given_up = {(one.stream, one.consumer): one.dead for one in consumer_letters(sample)}

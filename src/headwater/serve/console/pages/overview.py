@@ -30,13 +30,16 @@ async def show_overview(call: PageCall) -> Context:
     """Show what lags, what waits and what is wrong, the worst first."""
     sample = await sampled(call)
     whole = call.grant.everywhere(Scope.READ)
-    facts = await call.served.facts.servers() if whole else None
+    # While the store does not answer, what was known of it is shown, and it is asked for nothing.
+    there = call.served.watch.missing is None
+    facts = await call.served.facts.servers() if whole and there else None
     report = call.served.facts.report() if whole else None
     processes = await call.served.alarms.processes() if whole else []
     rows = lagging(sample)
     # What renews itself beside the charts asks for the rest of the page only.
-    charts = [] if call.query.get("part") == "now" else await store_charts(call, worst_of(rows))
-    sparks = await _sparks(call, rows[:_SPARKS])
+    drawn = there and call.query.get("part") != "now"
+    charts = await store_charts(call, worst_of(rows)) if drawn else []
+    sparks = await _sparks(call, rows[:_SPARKS]) if there else {}
     alarms = gathered(await call.served.alarms.found(sample, whole=whole))
     return {
         "alarms": [(one, link_of(one), _button(call, one)) for one in alarms],
@@ -55,8 +58,8 @@ async def show_overview(call: PageCall) -> Context:
         "facts": facts,
         "report": report,
         "processes": processes,
-        "checks": await call.served.facts.past_checks() if whole else None,
-        "kept": await call.served.history.kept() if whole else None,
+        "checks": await call.served.facts.past_checks() if whole and there else None,
+        "kept": await call.served.history.kept() if whole and there else None,
         "sampled_s": call.served.watch.clock() - sample.at,
     }
 
