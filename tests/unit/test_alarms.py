@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from headwater.log.types import GroupInfo
 from headwater.metrics.alarms import Alarm, AlarmFacts, LetterErrors, alarms_of
-from headwater.metrics.progress import Progress
+from headwater.metrics.catching_up import CatchingUp
 from headwater.metrics.sweeps import StoreSample
 from headwater.outbox.status import Checkpoint, Status
 from headwater.store.presence import SILENT_MS, ProcessNote, ReportedPart, SeenProcess
@@ -38,7 +38,7 @@ def test_a_paused_group_is_to_be_resumed_and_gets_no_other_cure() -> None:
 
 
 def test_who_never_catches_up_is_told_so() -> None:
-    progress = Progress()
+    progress = CatchingUp()
     for step in range(7):
         done, end = 1 + 10 * step, 1000 + 100 * step
         now_ms = NOW + 10_000 * step

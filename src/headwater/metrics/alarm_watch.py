@@ -17,9 +17,9 @@ from headwater.failures import Cause
 from headwater.log import dead_letters
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.metrics.alarms import About, Alarm, AlarmFacts, LetterErrors, alarms_of
+from headwater.metrics.catching_up import CatchingUp
 from headwater.metrics.exposition import Page, label_text
 from headwater.metrics.first_seen import FirstSeen
-from headwater.metrics.progress import Progress
 from headwater.metrics.store_facts import StoreFacts
 from headwater.metrics.sweeps import StoreSample, StoreWatch
 from headwater.queue import dead_letters as queue_letters
@@ -71,7 +71,7 @@ class AlarmWatch:
         self._first_seen = first_seen
         self._ask_outbox = outbox
         self._farm = farm
-        self._progress = Progress()
+        self._progress = CatchingUp()
         self._status: tuple[float, Status | None] = (-float("inf"), None)
         self._processes: list[SeenProcess] = []
         self._jobs: dict[str, tuple[int, TimedJobInfo | None]] = {}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from headwater.log.types import GroupInfo, StreamInfo
-from headwater.metrics.progress import Progress
+from headwater.metrics.catching_up import CatchingUp
 from headwater.metrics.store_facts import ServerFacts
 from headwater.metrics.sweeps import StoreSample
 from headwater.outbox.consumer_letters import letters_stream
@@ -91,7 +91,7 @@ class AlarmFacts(NamedTuple):
     timed: Sequence[TimedJobInfo] = ()
     instances: Sequence[InstanceStatus] = ()
     errors: Mapping[About, LetterErrors] = {}
-    progress: Progress | None = None
+    progress: CatchingUp | None = None
     # Why the store does not answer now, and how old the sample is then.
     missing: str | None = None
 

@@ -79,10 +79,12 @@ class SeenProcess(NamedTuple):
         return self.now_ms - self.seen_ms > SILENT_MS
 
     def is_replaced(self, others: Iterable[SeenProcess]) -> bool:
-        """Whether another process of its kind and name has begun since it was last seen."""
-        own = (self.note.kind, self.note.name)
+        """Whether another process of its kind and name has begun since, with the same parts."""
+        own, parts = (self.note.kind, self.note.name), {part.object for part in self.note.parts}
         return any(
-            (other.note.kind, other.note.name) == own and other.note.started_ms > self.seen_ms
+            (other.note.kind, other.note.name) == own
+            and other.note.started_ms > self.seen_ms
+            and parts <= {part.object for part in other.note.parts}
             for other in others
         )
 

@@ -28,7 +28,7 @@ class _Track(NamedTuple):
     now: _Mark
 
 
-class Progress:
+class CatchingUp:
     """Remembers where groups and readers that are behind were; three marks of each."""
 
     def __init__(self) -> None:
