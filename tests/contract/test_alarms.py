@@ -130,8 +130,8 @@ def test_processes_that_were_killed_are_kept_up_to_a_number(server: Server) -> N
 
 def _silence(raw: redis.Redis) -> None:
     """Set back when processes were last seen, as if they had been killed."""
-    seen = dict(raw.zrange(f"{KEY}:seen", 0, -1, withscores=True))
-    raw.zadd(f"{KEY}:seen", {one: at - SILENT_MS - 1000 for one, at in seen.items()})
+    for process in raw.hkeys(KEY):
+        raw.zincrby(f"{KEY}:seen", -SILENT_MS - 1000, process)
 
 
 def test_a_part_of_a_killed_process_is_not_said_to_run(browser: ApiClient, server: Server) -> None:
@@ -154,8 +154,8 @@ def test_members_are_those_that_still_read(browser: ApiClient, server: Server) -
         for number in range(32):
             hw.stream("crew").group("g", member=f"m{number}").read(1, ack_ms=60_000)
         key = "hw:s:{crew}:g:1:g:members"
-        seen = dict(raw.zrange(key, 0, -1, withscores=True))
-        raw.zadd(key, {one: at - 120_000 for one, at in seen.items() if one not in (b"m3", b"m4")})
+        for number in range(30):
+            raw.zincrby(key, -120_000, f"m{number}")
         page = browser.get("/console/streams/crew/groups").body.decode()
         assert 'data-label="Members">2<' in page
         *_, row = run(server.url, "stream", "groups", "crew").out.splitlines()

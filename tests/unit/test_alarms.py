@@ -94,8 +94,19 @@ def test_a_killed_worker_is_missed_until_another_of_its_name_runs() -> None:
 
 def a_job(last: EndedRun | None, *waiting: ActiveRun) -> TimedJobInfo:
     return TimedJobInfo(
-        *("report", "0 3 * * *", "UTC", "latest", "skip", 3, False, NOW),
-        *([], list(waiting), last, 0, 0),
+        name="report",
+        when="0 3 * * *",
+        tz="UTC",
+        missed="skip",
+        overlap="skip",
+        max_attempts=3,
+        paused=False,
+        next_ms=NOW,
+        running=[],
+        waiting=list(waiting),
+        last=last,
+        missed_runs=0,
+        skipped_runs=0,
     )
 
 
