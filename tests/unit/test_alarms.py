@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from headwater.log.types import GroupInfo
 from headwater.metrics.alarms import Alarm, AlarmFacts, LetterErrors, alarms_of
 from headwater.metrics.catching_up import CatchingUp
 from headwater.metrics.sweeps import StoreSample
 from headwater.outbox.status import Checkpoint, Status
+from headwater.queue.types import QueueSettings, QueueStats
 from headwater.store.presence import SILENT_MS, ProcessNote, ReportedPart, SeenProcess
 from headwater.timed.operating import TimedJobInfo
 from headwater.timed.states import ActiveRun, EndedRun
@@ -54,6 +56,26 @@ def test_who_never_catches_up_is_told_so() -> None:
         if done < 1200:
             progress.note(sample)
     assert "level in about" in the_alarm(AlarmFacts(sample, progress=progress)).text
+
+
+def a_queue(**facts: object) -> QueueStats:
+    counts = dict.fromkeys(("delayed", "unacked", "dead", "damaged", "expired", "waited_ms"), 0)
+    rates = dict.fromkeys(("pushed_per_s", "popped_per_s", "acked_per_s"), 0.0)
+    ages = dict.fromkeys(("oldest_delayed_ms", "oldest_unacked_ms", "oldest_dead_ms"))
+    known = {"name": "jobs", "ready": 3, "oldest_ms": 90_000, "waiting": 0, "paused": False}
+    known |= {"pushed": 3, "popped": 0, "acked": 0, "exists": True, "priorities": (), "waits": ()}
+    told: dict[str, Any] = counts | rates | ages | known | {"settings": QueueSettings()} | facts
+    return QueueStats(**told)
+
+
+def test_a_queue_that_nobody_pops_is_told() -> None:
+    def said(queue: QueueStats) -> list[str]:
+        return [one.text for one in alarms_of(AlarmFacts(StoreSample(NOW, queues=[queue])))]
+
+    assert said(a_queue()) == ["Queue jobs has 3 messages ready, and nobody pops it"]
+    assert said(a_queue(oldest_ms=30_000)) == []
+    assert said(a_queue(paused=True)) == ["Queue jobs is paused"]
+    assert "more than its consumers pop" in said(a_queue(popped_per_s=2.0))[0]
 
 
 def test_dead_letters_are_told_with_their_errors() -> None:

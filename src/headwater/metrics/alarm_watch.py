@@ -39,7 +39,7 @@ log = logging.getLogger("headwater.metrics")
 # What is asked for now and then: timed jobs, so many of those that have changed; the errors of dead
 # letters, of so many places; the instances of a farm; the outbox.
 _JOBS_S: Final = 10.0
-_JOBS: Final = 10
+_JOBS: Final = 5
 _ERRORS_S: Final = 30.0
 _PLACES: Final = 5
 _LETTERS: Final = 200

@@ -122,7 +122,7 @@ class StoreWatch:
         error = self._newest.missing
         if error is None or self.clock() - self._newest.at > _RECENT_S:
             return None
-        return str(error) or "it is too slow"
+        return str(error) or f"no answer within {_PATIENCE_S:.0f} s"
 
     def follow(self, use: Callable[[StoreSample], Awaitable[None]]) -> None:
         """Have each new sample given to a function, before it is given to those who ask."""

@@ -16,8 +16,7 @@
     const time = exact.slice(11) + " UTC";
     live.classList.toggle("on", renewed && state === "live");
     live.classList.toggle("lost", state === "lost" || state === "away");
-    const since = away && away.dataset.away ? `; shown as of ${away.dataset.away}` : "";
-    const words = { live: `as of ${time}`, away: `the store does not answer${since}`, held: `paused, as of ${time}`, lost: `no answer since ${time}; trying again` };
+    const words = { live: `as of ${time}`, away: away?.dataset.away ? `shown as of ${away.dataset.away}` : "the store does not answer", held: `paused, as of ${time}`, lost: `no answer since ${time}; trying again` };
     live.textContent = words[state];
     const hint = { away: "The page tries again.", live: renewed ? "This page refreshes itself." : "Press r to reload.", held: "Refreshing is paused while something is open, selected or being edited.", lost: "" }[state];
     live.title = `${exact} UTC, your time ${asOf.toLocaleTimeString("en-GB", { timeZoneName: "short" })}. ${hint}`;
