@@ -6,6 +6,7 @@ with a report of a failure only, so that messages which succeed cost nothing.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,9 @@ from headwater.errors import InvalidInput
 # Characters of an error that are kept; what is longer ends in "…".
 MAX_TYPE: Final = 100
 MAX_TEXT: Final = 1000
+# What differs between errors of one kind: numbers, addresses of memory, ids.
+_VARYING: Final = re.compile(r"0x[0-9a-f]+|\b(?=[a-f-]*\d)[0-9a-f][0-9a-f-]{7,}\b|\d+", re.I)
+_PATTERN_CHARS: Final = 120
 
 
 class Cause(NamedTuple):
@@ -27,6 +31,20 @@ class Cause(NamedTuple):
 
     def __str__(self) -> str:
         return ": ".join(filter(None, self))
+
+    @property
+    def pattern(self) -> str:
+        """Its first line with # for each number and address, so that it stands for all alike."""
+        return _VARYING.sub("#", self._line)[:_PATTERN_CHARS]
+
+    @property
+    def constant(self) -> str:
+        """The longest part of its first line without such, by which all alike can be found."""
+        return max(_VARYING.split(self._line), key=len).strip()
+
+    @property
+    def _line(self) -> str:
+        return str(self).partition("\n")[0]
 
 
 class Failure(NamedTuple):

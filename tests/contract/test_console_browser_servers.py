@@ -34,6 +34,31 @@ def filled(server: Server) -> Iterator[Filled]:
         yield Filled(hw)
 
 
+@pytest.mark.slow
+@pytest.mark.fault
+def test_the_overview_of_a_store_that_is_gone_is_not_said_to_be_live(chromium: Browser) -> None:
+    with (
+        Server(fsync="always") as store,
+        headwater.connect(store.url) as hw,
+        ApiServer(store.url, front=Console) as api,
+        closing(Tab(chromium, f"http://127.0.0.1:{api.port}")) as tab,
+    ):
+        hw.queue("emails").push(b"a")
+        hw.queue("emails").pause()
+        tab.open("/console")
+        tab.page.wait_for_selector("#live.on")
+        assert "emails is paused" in tab.page.locator(".alarms").inner_text()
+        store.kill()
+        tab.page.wait_for_selector("#live.lost", timeout=60_000)
+        tab.page.wait_for_selector(".alarms li.act", timeout=60_000)
+        assert "The store does not answer" in tab.page.locator(".alarms li").first.inner_text()
+        assert tab.page.locator("#live").inner_text().startswith("shown as of")
+        assert tab.page.locator("#verdict").inner_text().endswith("store does not answer")
+        assert tab.page.locator("#live.on").count() == 0
+        store.restart()
+        tab.page.wait_for_selector("#live.on", timeout=60_000)
+
+
 @pytest.mark.fault
 def test_a_page_says_that_the_store_is_gone_and_recovers_by_itself(chromium: Browser) -> None:
     with (

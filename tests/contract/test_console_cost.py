@@ -13,6 +13,7 @@ from headwater.metrics import store_facts
 from headwater.serve.console.service import Console
 from headwater.store import rights
 from headwater.store.doctor import examine
+from headwater.timed.states import PREFIX, JobRecord, JobSpec, JobState, encode_record
 from tests.support.api import ApiServer
 from tests.support.browser import Tab
 from tests.support.servers import Server
@@ -42,6 +43,10 @@ def store() -> Iterator[Server]:
         for n in range(5):
             hw.queue(f"q{n}").push(b"v")
             hw.ick_channel(f"search{n}", shards=8).add({"a": 1})
+            group = hw.stream(f"s{n:02d}").group("bills", dead_letters=True)
+            group.bury(*group.read(9, ack_ms=600_000), error=ValueError("no address"))
+            timed = JobRecord(1, (), JobState(JobSpec(cron="0 3 * * *"), 1))
+            hw.stream(f"{PREFIX}{n}").write("made", encode_record(timed))
         yield server
 
 

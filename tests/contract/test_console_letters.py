@@ -195,7 +195,7 @@ def test_what_names_no_place_is_refused(browser: ApiClient, places: Any) -> None
 def test_letters_are_filtered_and_ticked_on_the_page(browser: ApiClient, dead: Dead) -> None:
     place = f"g:{dead.name}/mail"
     page = text_of(browser.get("/console/dead?" + urlencode({"place": place, "error": "late"})))
-    assert re.findall(r'value="g:[^"]*#(\d+)"', page) == ["1", "3", "5"]
+    assert re.findall(r'value="g:[^"]*#(\d+)"', page) == ["5", "3", "1"]
     assert "3</b> match of 6 dead letters" in page
     ticked = {"do": "letters", "action": "discard", "which": "some", "l1": f"{place}#3"}
     bill = text_of(browser.get("/console/act?" + urlencode(ticked)))
@@ -208,6 +208,69 @@ def test_letters_are_filtered_and_ticked_on_the_page(browser: ApiClient, dead: D
     nothing = browser.get("/console/act?do=letters&action=discard&which=some")
     assert nothing.status == 400
     assert dead.left == (6, 4), "a bill changes nothing"
+
+
+class Many:
+    """More letters in a group and in a queue than a page looks at: the newest failed otherwise."""
+
+    COUNT, NEWEST, LOOKED = 150, 20, 100
+
+    def __init__(self, hw: Headwater) -> None:
+        self.name = f"many-{secrets.token_hex(4)}"
+        stream = hw.stream(self.name)
+        stream.write_many([("t", b"v")] * self.COUNT)
+        group = stream.group("mail", dead_letters=True)
+        group.read(self.COUNT, ack_ms=60_000)
+        queue = hw.queue(self.name)
+        queue.push_many([b"v"] * self.COUNT)
+        held = queue.pop(self.COUNT, ack_ms=60_000)
+        for number in range(self.COUNT):
+            if number < self.COUNT - self.NEWEST:
+                error: Exception = TimeoutError(f"no answer from 10.0.0.{number} in 30 s")
+            else:
+                error = ValueError("no such ride")
+            group.bury(number + 1, error=error)
+            queue.bury(held[number], error=error)
+        self.newest = {"g": str(self.COUNT), "q": held[-1].id}
+        self.oldest = {"g": "1", "q": held[0].id}
+        self.keys = {"g": f"g:{self.name}/mail", "q": f"q:{self.name}"}
+
+
+@pytest.fixture(scope="module")
+def many(url: str) -> Many:
+    with headwater.connect(url) as hw:
+        return Many(hw)
+
+
+@pytest.mark.parametrize("kind", ["g", "q"])
+def test_the_newest_letters_come_first_and_the_page_says_what_it_has_not_read(
+    browser: ApiClient, many: Many, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("headwater.serve.console.pages.letters.LOOKED_AT", many.LOOKED)
+    found: list[str] = []
+    link = "/console/dead?" + urlencode({"place": many.keys[kind]})
+    first = text_of(browser.get(link))
+    assert f"The newest <b>{many.LOOKED}</b> of {many.COUNT} dead letters" in first
+    while link:
+        page = text_of(browser.get(link))
+        found += re.findall(r'name="l\d+" value="[^"#]*#(\d+)"', page)
+        onward = re.search(r'href="(/console/dead\?[^"]*)">(Older|Check more)', page)
+        link = onward[1] if onward else ""
+    assert (found[0], found[-1]) == (many.newest[kind], many.oldest[kind])
+    assert len(set(found)) == len(found) == many.COUNT
+    assert found == sorted(found, key=int, reverse=True)
+
+
+def test_letters_are_grouped_by_their_error(browser: ApiClient, many: Many) -> None:
+    page = text_of(browser.get("/console/dead?" + urlencode({"place": many.keys["g"]})))
+    table = page.partition('id="errors"')[2].partition("</table>")[0]
+    rows = re.findall(r'href="([^"]*)">([^<]*)</a></td><td[^>]*>([\d,]+)<', table)
+    assert [(words, count) for _, words, count in rows] == [
+        ("TimeoutError: no answer from #.#.#.# in # s", "130"),
+        ("ValueError: no such ride", "20"),
+    ]
+    chosen = text_of(browser.get(rows[0][0]))
+    assert "<b>130</b> match of 150 dead letters" in chosen
 
 
 def test_all_that_match_are_counted_and_taken_back_in_time(browser: ApiClient, dead: Dead) -> None:

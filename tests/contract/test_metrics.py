@@ -215,7 +215,7 @@ def test_no_label_grows_with_the_data() -> None:
     objects = {"store", "stream", "group", "reader", "queue", "ick", "database"}
     objects |= {"query", "query_name"}
     few = {"tier", "state", "op", "outcome", "why", "mode", "version", "code", "part"}
-    few |= {"cluster", "address"}
+    few |= {"cluster", "address", "level"}
     for family in FAMILIES.values():
         assert set(family.labels) <= objects | few
 

@@ -13,6 +13,7 @@ import pytest
 
 from headwater.errors import HeadwaterError
 from headwater.failures import Failure
+from headwater.log import dead_letters
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.ruler import group_ruler
 from tests.support import group_cases as cases
@@ -67,6 +68,12 @@ def drawn(case: GroupCase) -> None:
     handle = GroupHandle(StreamHandle(case.name, set()), "g", "case")
     for first, cells in ((2, 100), (1, 1)):
         case.hw.store.run(group_ruler(handle, first, MESSAGES, cells))
+
+
+def newest_letters(case: GroupCase) -> None:
+    """List dead letters from the newest on."""
+    handle = GroupHandle(StreamHandle(case.name, set()), "g", "case")
+    case.hw.store.run(dead_letters.dead_page(handle, 0, 10, newest=True))
 
 
 def sought_while_paused(case: GroupCase) -> None:
@@ -134,6 +141,7 @@ CASES: dict[str, tuple[Deed, Deed]] = {
     "why letters failed": (cases.given_up, lambda case: case.group.dead()),
     "redrive what failed": (cases.given_up, lambda case: case.group.redrive()),
     "dead": (cases.has_letters, lambda case: case.group.dead()),
+    "newest dead": (cases.has_letters, newest_letters),
     "redrive": (cases.has_letters, lambda case: case.group.redrive()),
     "redrive some": (cases.has_letters, lambda case: case.group.redrive(2)),
     "redrive named letters": (cases.has_letters, lambda case: case.group.redrive(letters=[4, 6])),

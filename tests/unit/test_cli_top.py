@@ -18,10 +18,10 @@ from headwater.cli.top_view import (
     strip_text,
 )
 from headwater.log.ruler import GroupRuler, PendingRange
+from headwater.metrics.alarms import AlarmFacts, alarms_of
 from headwater.metrics.history import Point
 from headwater.metrics.sweeps import StoreSample
-from headwater.serve.console.pages.alarm_groups import gathered
-from headwater.serve.console.pages.alarms import alarms_of
+from headwater.serve.console.pages.alarms import gathered
 from headwater.serve.console.pages.lagging import lagging
 from headwater.serve.console.ruler import Segment, draw, window_of
 from headwater.store.checks import Finding
@@ -39,7 +39,7 @@ def text_of(picture: RenderableType, width: int = 100) -> str:
 def a_picture(rows: int = 1, chosen: int | None = None) -> TopPicture:
     groups = [StreamGroup("s", group(1, 2, 5, 9000 - n, 8000)) for n in range(rows)]
     sample = StoreSample(100_000, [stream(7)], groups)
-    alarms = alarms_of(sample, None, None, None)
+    alarms = alarms_of(AlarmFacts(sample))
     return TopPicture("here", sample, Point(12, 3, 5, 1, 2, 2), alarms, lagging(sample), {}, chosen)
 
 
@@ -66,13 +66,13 @@ def test_alarms_of_one_kind_are_one_line_when_they_are_many() -> None:
     groups = [StreamGroup(f"s{n}", group(1, 2, 5, 9000, 8000)) for n in range(30)]
     groups[0] = groups[0]._replace(group=replace(groups[0].group, missed=7))
     sample = StoreSample(100_000, [], groups)
-    found = gathered(alarms_of(sample, None, None, None))
+    found = gathered(alarms_of(AlarmFacts(sample)))
     assert [one.text for one in found] == [
-        "Group g of s0 missed 7 messages: they were evicted before it read them",
+        "Group g of s0 missed 7 messages: evicted before it read them",
         "30 groups have no member, and 150 messages wait for them",
     ]
     assert len(found[1].members) == 30
-    few = gathered(alarms_of(replace(sample, groups=groups[:3]), None, None, None))
+    few = gathered(alarms_of(AlarmFacts(replace(sample, groups=groups[:3]))))
     assert len(few) == 4, "three of a kind are told apart"
     shown = text_of(overview_picture(a_picture()._replace(alarms=found)))
     assert "30 groups have no member" in shown
@@ -82,7 +82,7 @@ def test_alarms_of_one_kind_are_one_line_when_they_are_many() -> None:
 def test_a_narrow_overview_leaves_out_columns_and_cuts_no_number(width: int, height: int) -> None:
     groups = [StreamGroup("orders.of.europe", group(1, 1_234_567, 98_765_432, 9000, 8000))] * 9
     sample = StoreSample(100_000, [stream(7)], groups)
-    alarms = alarms_of(sample, None, None, None)
+    alarms = alarms_of(AlarmFacts(sample))
     where = "embedded:///home/somebody/projects/shop/backend/.headwater"
     rows = [row._replace(name="send_confirmation_mail", dead=4321) for row in lagging(sample)]
     top = TopPicture(where, sample, Point(12, 3, 98_765_432, 1_234_567), alarms, rows, {}, 0)
@@ -149,7 +149,7 @@ def test_what_is_rare_is_seen_in_a_strip() -> None:
 def test_a_ruler_has_a_row_for_everybody_who_reads() -> None:
     info = stream(100)
     facts = group(61, 20, 40, 1, 1)
-    ruler = GroupRuler("g", 61, 21, [PendingRange(21, 40, 2, 10**15, 1)], [], [])
+    ruler = GroupRuler("g", 61, 21, [PendingRange(21, 40, 2, 10**15, 1)], [], [], start=1)
     picture = draw(info, window_of(info, None, None), [(facts, ruler)], [], 1000)
     shown = text_of(ruler_picture(info, 1204.4, picture, 122), 122)
     assert shown.splitlines()[1].endswith("B each · 1,204/s")

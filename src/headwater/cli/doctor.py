@@ -11,7 +11,7 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.options import AsJson, StoreUrl, connected
+from headwater.cli.options import AsJson, LookedAtDatabase, StoreUrl, connected
 from headwater.errors import StoreError
 
 if TYPE_CHECKING:
@@ -30,15 +30,27 @@ def doctor(
     strict: Annotated[
         bool, typer.Option("--strict", help="Make the exit code 1 on warnings, too.")
     ] = False,
+    alarms: Annotated[
+        bool,
+        typer.Option(
+            "--alarms",
+            help="Show instead what needs attention now, as the console does: groups that are "
+            "behind, dead letters, queues that nobody pops, and so on.",
+        ),
+    ] = False,
+    db: LookedAtDatabase = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what the store really promises, and change nothing.
 
-    The exit code is 0 when the store can be trusted, else 1.
+    The exit code is 0 when the store can be trusted, else 1. With --alarms it is 1 when something
+    must be done.
     """
     from headwater.store.doctor import examine
 
+    if alarms:
+        raise typer.Exit(_show_alarms(store, db, strict=strict, as_json=as_json))
     report = examine(store)
     more = (*_profile(context.find_root().obj), *_of_streams(report, store))
     report = replace(report, findings=(*report.findings, *more))
@@ -66,6 +78,36 @@ def doctor(
         output.say(f"{report.verdict}: {report.summary} ({report.where})", _STYLES[report.verdict])
     failed = report.verdict == "fail" or (strict and report.verdict == "warn")
     raise typer.Exit(1 if failed else 0)
+
+
+def _show_alarms(store: str | None, db: str | None, *, strict: bool, as_json: bool) -> int:
+    """Show what needs attention; returns the exit code."""
+    import asyncio
+
+    from headwater.cli.alarm_look import look_once
+
+    found = asyncio.run(look_once(store, db))
+    if as_json:
+        output.show_json(found)
+    elif not found.alarms:
+        output.say(f"Nothing needs attention ({found.store}).", "green")
+    else:
+        output.show_table(
+            ["level", "since", "what", "cure"],
+            [
+                (
+                    {"act": "act", "look": "check"}[one.level],
+                    None if one.since_ms is None else output.time_text(one.since_ms),
+                    f"{one.text} ({one.detail})" if one.detail else one.text,
+                    one.cure,
+                )
+                for one in found.alarms
+            ],
+            styles={"act": "bold red", "check": "yellow"},
+            fold=2,
+        )
+    must = any(one.level == "act" or strict for one in found.alarms)
+    return 1 if must else 0
 
 
 def _profile(profile: Profile | None) -> Iterator[Finding]:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.log.types import GroupInfo
     from headwater.views.group_states import GroupStateView, TopicGroupStateView
+
+
+def _live(facts: GroupInfo) -> int:
+    from headwater.views.overview import live_members
+
+    return len(live_members(facts, int(time.time() * 1000)))
+
 
 NO_GROUPS = "no groups: a group is created by its first read"
 
@@ -21,7 +29,7 @@ GROUP_COLUMNS: dict[str, Callable[[Any], object]] = {
     "missed": lambda row: row.group.missed,
     "expired": lambda row: row.group.expired,
     "dead": lambda row: row.group.dead,
-    "members": lambda row: len(row.group.members),
+    "members": lambda row: _live(row.group),
     "waiting": lambda row: row.group.waiting,
 }
 

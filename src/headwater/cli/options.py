@@ -61,6 +61,16 @@ ServedDatabase = Annotated[
         show_default=False,
     ),
 ]
+LookedAtDatabase = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        metavar="URL",
+        envvar="HEADWATER_DB",
+        help="Also look at the outbox and the consumers of this database.",
+        show_default=False,
+    ),
+]
 OtherStoreUrl = Annotated[
     str | None,
     _store_option("The store to use instead of a private one; its server is not killed."),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headwater.cli import output
-from headwater.cli.options import History, StoreUrl
+from headwater.cli.options import History, LookedAtDatabase, StoreUrl
 
 
 def top(
@@ -16,6 +16,7 @@ def top(
         bool, typer.Option("--once", help="Print it once; so it is where this is no terminal.")
     ] = False,
     history: History = 100,
+    db: LookedAtDatabase = None,
     store: StoreUrl = None,
 ) -> None:
     """Show what the store does, renewed every second: alarms, rates, what lags.
@@ -28,4 +29,4 @@ def top(
     from headwater.profiles import store_of
 
     live = not once and sys.stdin.isatty() and output.console().is_terminal
-    asyncio.run(TopScreen(store_of(store, None), history).run(live=live))
+    asyncio.run(TopScreen(store_of(store, None), history, db).run(live=live))

@@ -27,16 +27,18 @@ from headwater.cli.top_view import (
 from headwater.errors import StoreError
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.ruler import group_ruler
+from headwater.metrics.alarm_watch import AlarmWatch
 from headwater.metrics.cached_history import CachedHistory
+from headwater.metrics.first_seen import FirstSeen
 from headwater.metrics.history import STORE, Point
 from headwater.metrics.recorder import HistoryRecorder, RateBook, check_history
 from headwater.metrics.store_facts import StoreFacts
 from headwater.metrics.stream_rates import StreamRates
 from headwater.metrics.sweeps import StoreWatch
+from headwater.serve.api.databases import open_database
 from headwater.serve.console.outside_readers import registered_reader, spark_reads
-from headwater.serve.console.pages.alarm_groups import gathered
-from headwater.serve.console.pages.alarms import alarms_of
-from headwater.serve.console.pages.lagging import lagging
+from headwater.serve.console.pages.alarms import gathered
+from headwater.serve.console.pages.lagging import every_reader
 from headwater.serve.console.ruler import draw, window_of
 from headwater.store.many import together
 from headwater.views.overview import look_apart
@@ -66,8 +68,9 @@ _LEAVE: Final = (b"q", b"\x03", b"\x04")
 class TopScreen:
     """What ``headwater top`` shows, and the row that is chosen."""
 
-    def __init__(self, url: str | None, history: int) -> None:
+    def __init__(self, url: str | None, history: int, db: str | None = None) -> None:
         self._url = url
+        self._db = db
         self._history = check_history(history)
         self._rates = RateBook()
         self._store_point = Point()
@@ -88,6 +91,13 @@ class TopScreen:
             self._facts = StoreFacts(self._watch, self._url)
             opened.push_async_callback(self._watch.close)
             opened.push_async_callback(self._facts.close)
+            outbox = None
+            if self._db is not None:
+                database = opened.enter_context(open_database(self._db, self._url))
+                outbox = database.status
+            seen = FirstSeen(hw, writes=False)
+            self._alarms = AlarmWatch(self._watch, self._facts, seen, outbox=outbox)
+            opened.push_async_callback(self._alarms.close)
             if not live:
                 self._facts.report()
                 await self._watch.sample_now()
@@ -158,7 +168,7 @@ class TopScreen:
         if sample is not self._sample:
             self._sample = sample
             self._store_point = self._rates.points(sample, None)[STORE]
-            self._take_rows(lagging(sample))
+            self._take_rows(every_reader(sample))
         self._chosen = min(self._chosen, max(len(self._rows) - 1, 0))
         wanted = [row.series for row in self._rows[:_SPARKS]]
         past = await self._past.points([STORE, *wanted], 1, _SPARK_SPAN_S)
@@ -174,7 +184,7 @@ class TopScreen:
             self._hw.store.where,
             sample,
             point,
-            gathered(alarms_of(sample, None, self._facts.report(), None)),
+            gathered(await self._alarms.found(sample, once=not chosen)),
             self._rows,
             sparks,
             self._chosen if chosen else None,

@@ -15,9 +15,9 @@ from headwater.cli.fitted_table import FittedColumn, FittedTable
 
 if TYPE_CHECKING:
     from headwater.log.types import StreamInfo
+    from headwater.metrics.alarms import Alarm
     from headwater.metrics.history import Point
     from headwater.metrics.sweeps import StoreSample
-    from headwater.serve.console.pages.alarms import Alarm
     from headwater.serve.console.pages.lagging import Lagging
     from headwater.serve.console.ruler import RulerPicture, RulerRow, Segment
     from headwater.store.doctor import DoctorReport
@@ -30,6 +30,7 @@ MARKS: Final = {
     "sealed": ("▓", "cyan"),
     "tail": ("█", "cyan"),
     "done": ("✓", "green"),
+    "unknown": ("?", "dim"),
     "before": ("-", "dim"),
     "passed": ("-", "dim"),
     "new": ("·", "dim"),
@@ -172,7 +173,7 @@ def _cut(text: Text, width: int) -> Text:
 
 def _rows_table(top: TopPicture, shown: range) -> RenderableType:
     if not top.rows:
-        return Text("Nothing is lagging: every message has been delivered and acknowledged.")
+        return Text("Nobody reads this store yet: it has no group, reader, queue or dirty list.")
     table = FittedTable(_COLUMNS)
     for place in shown:
         row, point = top.rows[place], top.rows[place].point
@@ -315,6 +316,7 @@ _LEGEND: Final = (
     ("tail", "tail"),
     ("before", "skipped, or before its start"),
     ("done", "done"),
+    ("unknown", "not known"),
     ("pending-1", "pending, by attempt"),
     ("due", "due for retry"),
     ("new", "not delivered yet"),

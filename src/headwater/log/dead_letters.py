@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from headwater.failures import (
     ALL_LETTERS,
     EXPIRED,
+    Cause,
     LastFailure,
     LetterFilter,
     read_failure,
@@ -152,69 +154,139 @@ def fitting(letters: list[DeadLetter], matching: LetterFilter | None) -> list[De
 
 
 def dead_page(
-    group: GroupHandle, place: int, count: int, max_bytes: int | None = None
+    group: GroupHandle,
+    place: int,
+    count: int,
+    max_bytes: int | None = None,
+    *,
+    newest: bool = False,
 ) -> Operation[LettersPage]:
     """Return up to ``count`` dead letters from a place among them on, with their causes.
 
-    A letter that the retention of its stream has removed is not among them. The page ends at the
+    With ``newest`` they are those before the place, or at the end if that is 0, the newest first. A
+    letter that the retention of its stream has removed is not among them. The page ends at the
     first node with which the letters have ``max_bytes``, 64 MiB by default.
     """
-    reply = yield from dead_ranges(group, max(min(count, RANGES_PER_PAGE), 1), place)
+    wanted = max(min(count, RANGES_PER_PAGE), 1)
+    reply = yield from dead_ranges(group, wanted, place, newest=newest)
     source = StreamHandle(reply.stream or group.stream.name, group.stream.registered)
-    letters: list[DeadLetter] = []
-    room = UNPACKED_BYTES if max_bytes is None else max_bytes
-    looked, place = 0, -1
+    parts, left = [], count
     for found in reply.ranges:
-        if looked >= count or room <= 0:
-            place = found.at
-            break
-        most = min(found.last - found.first + 1, count - looked)
-        some, end = yield from _open_letters(source, found, most, room)
-        letters += some
-        room -= bytes_of(some)
-        looked += end - found.at
-        if end <= found.at + found.last - found.first:
-            place = end
-            break
-    else:
-        if len(reply.ranges) >= min(count, RANGES_PER_PAGE) > 0:
-            place = found.at + found.last - found.first + 1
+        parts += [found.newest(left) if newest else found.oldest(left)] if left > 0 else []
+        left -= found.end - found.at
+    room = UNPACKED_BYTES if max_bytes is None else max_bytes
+    opened = _open_newest if newest else _open_oldest
+    letters, place = yield from opened(source, _joined(sorted(parts)), room)
+    if place < 0 and parts and (left < 0 or len(reply.ranges) >= wanted):
+        place = parts[-1].at if newest else parts[-1].end
     return LettersPage((yield from _with_failures(group, letters)), place)
 
 
-def _with_failures(group: GroupHandle, letters: list[DeadLetter]) -> Operation[list[DeadLetter]]:
-    """Return letters with their errors, as far as these are known."""
+def _joined(ranges: list[DeadRange]) -> list[list[DeadRange]]:
+    """Return ranges in lists; those of a list follow each other among the letters."""
+    found: list[list[DeadRange]] = []
+    for one in ranges:
+        if found and found[-1][-1].end == one.at:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found
+
+
+def _open_oldest(
+    source: StreamHandle, runs: list[list[DeadRange]], room: int
+) -> Operation[tuple[list[DeadLetter], int]]:
+    """Read dead letters up to so many bytes; returns where the next one is, -1 after the last."""
+    letters: list[DeadLetter] = []
+    for run in runs:
+        if room <= 0:
+            return letters, run[0].at
+        some, at = yield from _open_letters(source, run, run[0].at, run[-1].end, room)
+        letters += some
+        room -= bytes_of(some)
+        if at < run[-1].end:
+            return letters, at
+    return letters, -1
+
+
+def _open_newest(
+    source: StreamHandle, runs: list[list[DeadRange]], room: int
+) -> Operation[tuple[list[DeadLetter], int]]:
+    """Read dead letters from the last to the first, up to about so many bytes.
+
+    Returns the place before which the next one is, -1 after the first.
+    """
+    letters: list[DeadLetter] = []
+    step = LETTERS_PER_CALL
+    for run in reversed(runs):
+        end = run[-1].end
+        while end > run[0].at:
+            if room <= 0:
+                return letters, end
+            first = max(end - step, run[0].at)
+            some, at = yield from _open_letters(source, run, first, end, UNPACKED_BYTES)
+            if at < end and step > 1:
+                step //= 2  # they are large: the last of them are not among what was read
+                continue
+            letters += reversed(some)
+            room -= bytes_of(some)
+            end = first
+    return letters, -1
+
+
+def newest_causes(group: GroupHandle, most: int) -> Operation[list[Cause | None]]:
+    """Return why the newest messages were given up, at most so many; reads none of them."""
+    reply = yield from dead_ranges(group, min(most, RANGES_PER_PAGE), 0, newest=True)
+    origins = [origin for one in reply.ranges for origin in range(one.last, one.first - 1, -1)][
+        :most
+    ]
+    known = yield from _failures_of(group, origins)
+    return [known.get(origin, EXPIRED).cause for origin in origins]
+
+
+def _failures_of(group: GroupHandle, origins: list[int]) -> Operation[dict[int, LastFailure]]:
+    """Return what is known of failures of messages."""
     known: dict[int, LastFailure] = {}
-    for start in range(0, len(letters), CAUSES_PER_CALL):
-        origins = [letter.origin for letter in letters[start : start + CAUSES_PER_CALL]]
-        flat = [edge for span in ranges_of(origins) for edge in span]
+    for start in range(0, len(origins), CAUSES_PER_CALL):
+        some = origins[start : start + CAUSES_PER_CALL]
+        flat = [edge for span in ranges_of(some) for edge in span]
         args: tuple[Argument, ...] = (group.name, *flat)
         for text in (yield Call("hw_group_causes", group.key, args, read_only=True)):
             offset, _, failure = text.partition(b":")
             known[int(offset)] = read_failure(failure)
+    return known
+
+
+def _with_failures(group: GroupHandle, letters: list[DeadLetter]) -> Operation[list[DeadLetter]]:
+    """Return letters with their errors, as far as these are known."""
+    known = yield from _failures_of(group, [letter.origin for letter in letters])
     return [letter._replace(**known.get(letter.origin, EXPIRED)._asdict()) for letter in letters]
 
 
 def _open_letters(
-    source: StreamHandle, found: DeadRange, most: int, room: int
+    source: StreamHandle, run: list[DeadRange], at: int, end: int, room: int
 ) -> Operation[tuple[list[DeadLetter], int]]:
-    """Read dead letters that are together, up to so many bytes; returns where the next one is."""
-    at, first, last, attempts = found
-    end, shift = at + min(last - first, most - 1), first - at
+    """Read the letters at..end-1 of ranges that follow each other, up to so many bytes.
+
+    Returns where the next one is.
+    """
     letters: list[DeadLetter] = []
-    while at <= end and room > 0:
-        part = yield from fetch_part(source, at, end, room)
-        yield from refuse_missing(source.key, part.created, part.missing(at, end))
-        some = [
-            DeadLetter(m.offset, m.tag, m.value, m.time_ms, m.offset + shift, attempts, m.headers)
-            for run in part.runs
-            if run.base <= end and run.last >= at
-            for m in run.cut(at, end).messages()
-        ]
+    starts = [one.at for one in run]
+    while at < end and room > 0:
+        part = yield from fetch_part(source, at, end - 1, room)
+        yield from refuse_missing(source.key, part.created, part.missing(at, end - 1))
+        some = []
+        for fetched in part.runs:
+            if fetched.base < end and fetched.last >= at:
+                for m in fetched.cut(at, end - 1).messages():
+                    one = run[bisect_right(starts, m.offset) - 1]
+                    origin = one.first + m.offset - one.at
+                    place = (m.offset, m.tag, m.value, m.time_ms, origin, one.attempts)
+                    some.append(DeadLetter(*place, m.headers))
         letters += some
         room -= bytes_of(some)
         over = part.covered < at or part.covered >= part.last
-        at = end + 1 if over else min(part.covered, end) + 1
+        at = end if over else min(part.covered + 1, end)
     return letters, at
 
 
@@ -342,9 +414,11 @@ def end_of_letters(group: GroupHandle) -> Operation[int]:
     return (yield from dead_ranges(group, 1, 0)).end
 
 
-def dead_ranges(group: GroupHandle, most: int, at: int) -> Operation[DeadReply]:
-    """Return where dead letters are, from a place among them on."""
-    args = (group.name, most, at)
+def dead_ranges(
+    group: GroupHandle, most: int, at: int, *, newest: bool = False
+) -> Operation[DeadReply]:
+    """Return where dead letters are, from a place among them on; or those before it, backwards."""
+    args: tuple[Argument, ...] = (group.name, most, at, "newest" if newest else "")
     try:
         return DeadReply.of((yield Call("hw_group_dead", group.key, args, read_only=True)))
     except Refusal:

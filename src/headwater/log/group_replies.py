@@ -111,6 +111,20 @@ class DeadRange(NamedTuple):
     last: int
     attempts: int
 
+    @property
+    def end(self) -> int:
+        """The place behind the last of them."""
+        return self.at + self.last - self.first + 1
+
+    def oldest(self, count: int) -> DeadRange:
+        """Return the first of them, at most so many."""
+        return self._replace(last=min(self.last, self.first + count - 1))
+
+    def newest(self, count: int) -> DeadRange:
+        """Return the last of them, at most so many."""
+        over = max(self.last - self.first + 1 - count, 0)
+        return self._replace(at=self.at + over, first=self.first + over)
+
 
 class DeadReply(NamedTuple):
     """hw_group_dead. ``stream`` holds the dead letters, '' when there are none.

@@ -55,7 +55,7 @@ _TABLE: Final = (
     Family("group_expired_total", "counter", _GROUP, "Messages that expired before an ack."),
     Family("group_dead_messages", "gauge", _GROUP, "Dead letters."),
     Family("group_missed_messages_total", "counter", _GROUP, "Messages evicted before a read."),
-    Family("group_members", "gauge", _GROUP, "Members that were seen lately, 1000 at most."),
+    Family("group_members", "gauge", _GROUP, "Members that have read in the last minute."),
     Family("group_waiting_members", "gauge", _GROUP, "Members that are blocked in a read."),
     Family(
         "reader_lag_messages",
@@ -128,6 +128,7 @@ _TABLE: Final = (
     Family("farm_divergent_keys_total", "counter", (), "Keys of which a read saw copies differ."),
     Family("farm_instance_up", "gauge", ("cluster", "address"), "1 when the instance serves."),
     Family("store_up", "gauge", ("store",), "1 when the store answered the last sample."),
+    Family("alarms", "gauge", ("store", "level"), "Alarms of the console: act, or look."),
     Family("store_fsync", "gauge", ("store", "mode"), "1 for the fsync mode of the store."),
     Family(
         "embedded_restarts_total",

@@ -28,7 +28,7 @@ _PATIENCE_S: Final = 0.5
 
 
 class FirstSeen:
-    """When matters were first seen; with ``writes`` they are noted, else only remembered."""
+    """When matters were first seen; with ``writes`` they are noted, else only read."""
 
     def __init__(
         self, hw: AsyncHeadwater, *, writes: bool, clock: Callable[[], float] = time.monotonic
@@ -47,7 +47,7 @@ class FirstSeen:
         A store that refuses notes is often one of the matters: this process then remembers them.
         """
         current = {key[:_KEY_CHARS] for key in keys}
-        if self._writes and self._clock() - self._read_at > _FRESH_S:
+        if self._clock() - self._read_at > _FRESH_S:
             await self._try(self._read())
         new = [one for one in sorted(current) if one not in self._known][:_MOST]
         over = [one for one in self._known if one not in current]

@@ -11,6 +11,7 @@ from headwater.metrics.exposition import Page, label_text, with_label
 from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats
 from headwater.spark.queries.status import QueryStatus
 from headwater.timeline.records import InstanceStatus
+from headwater.views.overview import live_members
 from headwater.views.readers import lag_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def add_group(page: Page, store: str, stream: str, info: GroupInfo, now_ms: int)
         group_expired_total=info.expired,
         group_dead_messages=info.dead,
         group_missed_messages_total=info.missed,
-        group_members=len(info.members),
+        group_members=len(live_members(info, now_ms)),
         group_waiting_members=info.waiting,
     )
 

@@ -47,6 +47,8 @@ _SIDE_BY_SIDE: Final = 4
 _SELDOM_S: Final = 10.0
 # A store that has not answered by then is down, although its client still tries.
 _PATIENCE_S: Final = 5.0
+# What was seen longer ago says nothing of now.
+_RECENT_S: Final = 30.0
 _FSYNC_MODES: Final = ("off", "no", "everysec", "always")
 
 
@@ -113,6 +115,14 @@ class StoreWatch:
     def latest(self) -> StoreSample:
         """The newest sample that was complete, without asking for another; empty before one."""
         return self._good
+
+    @property
+    def missing(self) -> str | None:
+        """Why the store did not answer when it was sampled just now; None when it did."""
+        error = self._newest.missing
+        if error is None or self.clock() - self._newest.at > _RECENT_S:
+            return None
+        return str(error) or f"no answer within {_PATIENCE_S:.0f} s"
 
     def follow(self, use: Callable[[StoreSample], Awaitable[None]]) -> None:
         """Have each new sample given to a function, before it is given to those who ask."""

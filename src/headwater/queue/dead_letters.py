@@ -106,12 +106,15 @@ def _behind(letters: list[QueueItem], place: bytes) -> list[QueueItem]:
     return [one for one, own in zip(letters, places, strict=True) if own > last]
 
 
-def dead_page(queue: QueueHandle, place: bytes, count: int) -> Operation[QueueLettersPage]:
+def dead_page(
+    queue: QueueHandle, place: bytes, count: int, *, newest: bool = False
+) -> Operation[QueueLettersPage]:
     """Return about ``count`` dead letters from a place among them on, with their causes.
 
-    Messages that were given up since the last pop or housekeeping are not among them.
+    With ``newest`` they are read from the newest on. Messages that were given up since the last pop
+    or housekeeping are not among them.
     """
-    spots = [Spot("dead", 0, place)]
+    spots = [Spot("dead", 0, place, newest=newest)]
     items, rest = yield from page(queue, spots, max(min(count, PAGE_MESSAGES), 1))
     letters = yield from with_causes(queue, items)
     return QueueLettersPage(letters, rest[0].after if rest else b"")

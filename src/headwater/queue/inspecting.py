@@ -36,12 +36,16 @@ _ALL_PARTS = ("delayed", "ready", "retry", "unacked", "dead", "damaged")
 
 
 class Spot(NamedTuple):
-    """One part of a queue, and where in it a page begins; ``now_ms`` is when it was named."""
+    """One part of a queue, and where in it a page begins; ``now_ms`` is when it was named.
+
+    With ``newest``, a part that has times is read from the latest one on.
+    """
 
     part: str
     priority: int
     after: bytes = b""
     now_ms: int = 0
+    newest: bool = False
 
 
 class QueuePage(NamedTuple):
@@ -135,8 +139,9 @@ def page(queue: QueueHandle, spots: list[Spot], count: int = PAGE_MESSAGES) -> O
     """Read one page: about ``count`` messages or 4 MiB at most, in one call."""
     check_int(count, "count", 1, MAX_POP)
     spot, *others = spots
-    part, priority, after, _ = spot
-    args = (part, priority, after, min(count, PAGE_MESSAGES), PAGE_BYTES)
+    part, priority, after, _, newest = spot
+    order = "newest" if newest else ""
+    args = (part, priority, after, min(count, PAGE_MESSAGES), PAGE_BYTES, order)
     call = Call("hw_queue_page", queue.key, args, read_only=True, messages=_messages_on_page)
     reply = PageReply.of((yield call))
     if part == "damaged":

@@ -1,7 +1,7 @@
 """Which processes use a store, as they report themselves: servers, applications and their parts.
 
 A process reports every few seconds while it runs, over a connection that it has anyway, and removes
-its report when it ends. One that is killed is shown as silent, and forgotten after a while.
+its report when it ends. One that is killed is shown as silent, and forgotten after a day.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -23,9 +23,12 @@ KEY: Final = "hw:{processes}"
 # writes nothing.
 BEAT_S: Final = 5.0
 FIRST_S: Final = 1.0
-# After three beats without a report a process is silent, and after ten minutes it is forgotten.
+# After three beats without a report a process is silent. It is forgotten after a day, or when this
+# many others are silent.
 SILENT_MS: Final = 15_000
-FORGOTTEN_MS: Final = 600_000
+FORGOTTEN_MS: Final = 86_400_000
+MOST_SILENT: Final = 200
+_KEPT: Final = (FORGOTTEN_MS, SILENT_MS, MOST_SILENT)
 
 ProcessKind: TypeAlias = Literal["app", "server", "worker"]
 # This variable set to "off" keeps a process from reporting itself.
@@ -75,6 +78,16 @@ class SeenProcess(NamedTuple):
         """Whether it has missed several reports."""
         return self.now_ms - self.seen_ms > SILENT_MS
 
+    def is_replaced(self, others: Iterable[SeenProcess]) -> bool:
+        """Whether another process of its kind and name has begun since, with the same parts."""
+        own, parts = (self.note.kind, self.note.name), {part.object for part in self.note.parts}
+        return any(
+            (other.note.kind, other.note.name) == own
+            and other.note.started_ms > self.seen_ms
+            and parts <= {part.object for part in other.note.parts}
+            for other in others
+        )
+
 
 def all_processes() -> Operation[list[SeenProcess]]:
     """Return the processes that were seen lately, in the order of their names."""
@@ -116,10 +129,10 @@ class Presence:
         )
         facts = msgspec.json.encode(msgspec.structs.replace(self._note, parts=rated))
         self._reported = True
-        yield Call("hw_process_note", KEY, (self._id, facts, FORGOTTEN_MS), repeatable=True)
+        yield Call("hw_process_note", KEY, (self._id, facts, *_KEPT), repeatable=True)
 
     def leave(self) -> Operation[None]:
         """Remove the report, if there was one."""
         if self._reported:
             self._reported = False
-            yield Call("hw_process_note", KEY, (self._id, "", FORGOTTEN_MS), repeatable=True)
+            yield Call("hw_process_note", KEY, (self._id, "", *_KEPT), repeatable=True)

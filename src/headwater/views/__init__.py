@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.views import (
+        alarms,
         archives,
         group_states,
         housekeeping,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from headwater.views.record import View
 
 __all__ = [
+    "alarms",
     "archives",
     "group_states",
     "housekeeping",

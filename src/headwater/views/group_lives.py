@@ -37,8 +37,9 @@ def _passed(ruler: GroupRuler, offset: int) -> tuple[str, str]:
     if any(low <= offset <= high for low, high in ruler.jumps):
         text = "passed over by a seek; whether it was delivered before is not kept"
         return "passed", text
-    if not ruler.start:
-        return "unknown", "done, or before the group's start: where it began is not known"
     if offset < ruler.start:
         return "before", f"never delivered: the group began at {ruler.start:,}"
+    unknown = ruler.not_known
+    if unknown is not None and offset < unknown.before:
+        return "unknown", unknown.why
     return "done", "done; when is not kept"

@@ -38,6 +38,8 @@ from headwater.views.streams import GroupView, StreamView, TopicView
 
 # The handles of an overview never read, pop or reserve, so nobody sees their names.
 _NOBODY = "overview"
+# A member that is blocked reads every second, and one that works as soon as it can take more.
+_LIVE_MS = 60_000
 # So many groups are asked for in one call together with their streams.
 _GROUPS_AT_ONCE = 200
 
@@ -73,6 +75,11 @@ class Overview(NamedTuple):
     topics: list[TopicStreams]
     queues: list[QueueStats]
     channels: list[ChannelStats]
+
+
+def live_members(group: GroupInfo, now_ms: int) -> set[str]:
+    """Return the members of a group that have read in the last minute: who is gone is not one."""
+    return {member for member, seen_ms in group.members.items() if now_ms - seen_ms <= _LIVE_MS}
 
 
 def overview() -> Operation[Overview]:

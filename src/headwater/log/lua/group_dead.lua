@@ -87,7 +87,7 @@ local function note_buried(G, group, at)
     load_counts(G, group)
     group.burying_now = true
     replace_ranges(G, group, old, rest)
-    add_members(G .. ':dead', words)
+    dead_ranges.put(G, words)
     local buried = before - group.pending
     change(group, 'buried', group.buried + buried)
     change(group, 'expired', group.expired + buried)
@@ -112,7 +112,7 @@ redis.register_function{
       buried = note_buried(G, group, written_at)
     end
     if group.burying == '' then
-      local parts = next_batch(K, G, stream, math.min(most, group.noted and STEP_RANGES or most))
+      local parts = next_batch(K, G, stream, math.min(most, group.noted and STEP_RANGES or dead_ranges.longest))
       if #parts > 0 then
         local number = next_burial(G)
         change(group, 'burials', number)
@@ -137,6 +137,7 @@ redis.register_function{
   hw_group_dead: list dead letters that are neither redriven nor discarded.
   KEYS   1 the stream
   ARGV   1 group   2 how many ranges, 1000 at most   3 offset among the dead letters to begin from, 0 for all
+         4 'newest': the newest first, from the newest or from those before the given offset on
   Reply  { stream of the dead letters or '', { offset in it, first, last, attempt, ... },
            offset behind the newest of all, 0 without any }
          error HW_NO_GROUP
@@ -145,18 +146,24 @@ redis.register_function{
   function_name = 'hw_group_dead',
   callback = function(keys, args)
     local K, name, most, from = keys[1], args[1], math.min(tonumber(args[2]), 1000), tonumber(args[3])
-    local G = group_key(K, name)
+    local newest, G = args[4] == 'newest', group_key(K, name)
     if not load_group(G, load_stream(K)) then return no_group() end
-    local facts = {}
+    local facts, found = {}, nil
     -- The letters that begin before the given place and end after it.
     local across = from > 0 and dead_ranges.covering(G, from)
-    if across and across.at < from then
-      facts = { from, across.first + from - across.at, across.last, tonumber(across.attempt) }
+    if newest then
+      local before = from > 0 and '(' .. digits(from) or '+inf'
+      found = redis.call('ZRANGE', G .. ':dead', before, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most)
+    else
+      if across and across.at < from then
+        facts = { from, across.first + from - across.at, across.last, tonumber(across.attempt) }
+      end
+      found = redis.call('ZRANGE', G .. ':dead', digits(from), '+inf', 'BYSCORE', 'LIMIT', 0, most - #facts / 4)
     end
-    local found = redis.call('ZRANGE', G .. ':dead', digits(from), '+inf', 'BYSCORE', 'LIMIT', 0, most - #facts / 4)
     for _, member in ipairs(found) do
       for number in string.gmatch(member, '%d+') do facts[#facts + 1] = tonumber(number) end
     end
+    if newest and across and across.at < from then facts[3] = across.first + from - across.at - 1 end
     return { redis.call('HGET', G, 'grave') or '', facts, dead_ranges.end_of(G) }
   end,
   flags = { 'no-writes' },

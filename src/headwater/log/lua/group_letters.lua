@@ -146,8 +146,7 @@ redis.register_function{
     if back > 0 then
       local new, old, instead = plan_back(G, group, letters, now)
       lower_position(K, name, letters[1].first)
-      redis.call('ZREM', G .. ':dead', unpack(members))
-      if stay[1] then add_members(G .. ':dead', stay) end
+      dead_ranges.replace(G, members, stay)
       change(group, 'buried', group.buried - back)
       -- Their letters are removed: from here on nothing raises.
       if new[1] then replace_ranges(G, group, {}, new) end
@@ -205,8 +204,7 @@ redis.register_function{
     end
     local messages = sum_of(gone)
     if messages > 0 then
-      redis.call('ZREM', G .. ':dead', unpack(members))
-      if stay[1] then add_members(G .. ':dead', stay) end
+      dead_ranges.replace(G, members, stay)
       change(group, 'buried', group.buried - messages)
     end
     save_group(G, group)

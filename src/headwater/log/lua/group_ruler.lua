@@ -4,7 +4,9 @@
   ARGV   1 group   2 first offset   3 last offset   4 cells into which the part is cut, 1 to 512
   Reply  name, value, ...: next, ack_offset,
          pending { first, last, attempt, when it is due (ms; 0: now), ranges, ... },
-         dead { first, last, attempt, ... } (of the newest 256 ranges), gaps { first, last, ... },
+         dead { first, last, attempt, ranges, ... }, dead_unknown (ranges of dead letters that are not in that
+         list, because the group was changed by an older version of this library),
+         gaps { first, last, ... } (the newest 16), missed (messages in all gaps that there were),
          start (where the group began, or the lowest offset that it was set to since; 0 when not known),
          jumps { first, last, ... } (offsets that a seek skipped and that were not read since)
          error HW_NO_GROUP
@@ -12,10 +14,9 @@
 
   If there are at most as many pending ranges as cells, they are returned one by one. Otherwise those that
   begin in the same cell are combined: from the first offset of the first to the last offset of the last,
-  with the attempt and the deadline of the first.
+  with the attempt and the deadline of the first. So are the ranges of dead letters that end in the same cell.
 ]]
 local MOST_CELLS = 512
-local DEAD_RANGES = 256
 
 -- Adds ranges to a reply, each with the number of ranges that it stands for.
 local function add_ranges(G, words, ranges, counts)
@@ -30,19 +31,19 @@ local function add_ranges(G, words, ranges, counts)
   end
 end
 
--- Returns the ranges that begin in first..last, combined by cell.
-local function by_cells(G, first, last, cells)
+-- Returns the ranges of a sorted set whose scores are in first..last, combined by cell.
+local function by_cells(key, first, last, cells, parse)
   local found, counts, width = {}, {}, (last - first + 1) / cells
   for cell = 0, cells - 1 do
     local low = digits(first + math.floor(cell * width))
     local high = digits(first + math.floor((cell + 1) * width) - 1)
-    local begins = redis.call('ZRANGE', G .. ':pending', low, high, 'BYSCORE', 'LIMIT', 0, 1)
+    local begins = redis.call('ZRANGE', key, low, high, 'BYSCORE', 'LIMIT', 0, 1)
     if begins[1] then
-      local ends = redis.call('ZRANGE', G .. ':pending', high, low, 'BYSCORE', 'REV', 'LIMIT', 0, 1)
-      local range = parse_pending(begins[1])
-      range.last = parse_pending(ends[1]).last
+      local ends = redis.call('ZRANGE', key, high, low, 'BYSCORE', 'REV', 'LIMIT', 0, 1)
+      local range = parse(begins[1])
+      range.last = parse(ends[1]).last
       found[#found + 1] = range
-      counts[#counts + 1] = redis.call('ZCOUNT', G .. ':pending', low, high)
+      counts[#counts + 1] = redis.call('ZCOUNT', key, low, high)
     end
   end
   return found, counts
@@ -68,7 +69,7 @@ redis.register_function{
         end
         add_ranges(G, pending, ranges)
       else
-        add_ranges(G, pending, by_cells(G, first, last, cells))
+        add_ranges(G, pending, by_cells(G .. ':pending', first, last, cells, parse_pending))
       end
       for _, _, low, high, due in string.gmatch(group.handed, HANDED) do
         if to_number(high) >= first and to_number(low) <= last then
@@ -78,14 +79,13 @@ redis.register_function{
         end
       end
     end
-    for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', -DEAD_RANGES, -1)) do
-      local low, high, attempt = string.match(member, '^%d+:(%d+):(%d+):(%d+)$')
-      if low and to_number(high) >= first and to_number(low) <= last then
-        local n = #dead
-        dead[n + 1], dead[n + 2], dead[n + 3] = to_number(low), to_number(high), to_number(attempt)
-      end
+    local letters, counts = dead_ranges.with_messages(G, first, last, cells), {}
+    if not letters then letters, counts = by_cells(G .. ':origins', first, last, cells, dead_ranges.parse) end
+    for i, range in ipairs(letters) do
+      local n = #dead
+      dead[n + 1], dead[n + 2], dead[n + 3], dead[n + 4] = range.first, range.last, range.attempt, counts[i] or 1
     end
-    local f = redis.call('HMGET', G, 'gaps', 'start', 'jumps')
+    local f = redis.call('HMGET', G, 'gaps', 'start', 'jumps', 'missed')
     for number in string.gmatch(f[1] or '', '%d+') do gaps[#gaps + 1] = to_number(number) end
     for number in string.gmatch(f[3] or '', '%d+') do jumps[#jumps + 1] = to_number(number) end
     return {
@@ -93,7 +93,9 @@ redis.register_function{
       'ack_offset', group_position(G),
       'pending', pending,
       'dead', dead,
+      'dead_unknown', redis.call('ZCARD', G .. ':dead') - redis.call('ZCARD', G .. ':origins'),
       'gaps', gaps,
+      'missed', to_number(f[4] or 0),
       'start', to_number(f[2] or 0),
       'jumps', jumps,
     }

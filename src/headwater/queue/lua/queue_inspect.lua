@@ -5,6 +5,7 @@
   KEYS   1 the queue
   ARGV   1 part: 'ready', 'delayed', 'unacked', 'retry', 'dead' or 'damaged'   2 priority
          3 where to continue, '' to begin   4 messages at most   5 bytes at most
+         6 'newest': of a part with times, the bundle with the latest time first
          No bundle is divided: there may be a few more messages, and some messages of the first bundle may be
          before the place to continue from.
   Reply  { server's ms, where to continue or '', then
@@ -60,17 +61,24 @@ local function page_of_list(queue, priority, at, count, bytes)
   end
 end
 
-local function page_of_set(queue, set, priority, at, count, bytes)
+-- Returns members of a sorted set with their scores, by rank from either end.
+local function ranked(key, first, last, newest)
+  if newest then return redis.call('ZRANGE', key, first, last, 'REV', 'WITHSCORES') end
+  return redis.call('ZRANGE', key, first, last, 'WITHSCORES')
+end
+
+local function page_of_set(queue, set, priority, at, count, bytes, newest)
   local key, time, name = set_key(queue, set, priority), string.match(at, '^(%d+) (.*)$')
   time = tonumber(time)
   local start = at == '' and 0 or first_after(redis.call('ZCARD', key), function(rank)
-    local found = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')
+    local found = ranked(key, rank, rank, newest)
     local other = tonumber(found[2])
-    return other > time or (other == time and found[1] > name)
+    if other == time then return newest and found[1] < name or not newest and found[1] > name end
+    return (other > time) == not newest
   end)
   local found, seen = {}, 0
   while seen < count and bytes > 0 do
-    local members = redis.call('ZRANGE', key, start, start + 15, 'WITHSCORES')
+    local members = ranked(key, start, start + 15, newest)
     if #members == 0 then return found, '' end
     for i = 1, #members, 2 do
       if seen >= count or bytes <= 0 then break end
@@ -104,14 +112,14 @@ redis.register_function{
   function_name = 'hw_queue_page',
   callback = function(keys, args)
     local queue, part, priority, at = load_queue(keys[1]), args[1], args[2], args[3]
-    local count, bytes = tonumber(args[4]), tonumber(args[5])
+    local count, bytes, newest = tonumber(args[4]), tonumber(args[5]), args[6] == 'newest'
     local found, on
     if part == 'damaged' then
       found, on = page_of_damaged(queue, at, count, bytes)
     elseif part == 'ready' then
       found, on = page_of_list(queue, priority, at, count, bytes)
     else
-      found, on = page_of_set(queue, part, priority, at, count, bytes)
+      found, on = page_of_set(queue, part, priority, at, count, bytes, newest)
     end
     table.insert(found, 1, on)
     table.insert(found, 1, queue.now)

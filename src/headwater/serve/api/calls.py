@@ -13,8 +13,8 @@ from headwater.serve.tokens import Grant, Scope
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
+    from headwater.metrics.alarm_watch import AlarmWatch
     from headwater.metrics.cached_history import CachedHistory
-    from headwater.metrics.first_seen import FirstSeen
     from headwater.metrics.operations import OperationMetrics
     from headwater.metrics.retention_forecasts import RetentionForecasts
     from headwater.metrics.sampler import Sampler
@@ -56,7 +56,7 @@ class Served:
     scrubs: Scrubs
     letter_jobs: LetterJobs
     replays: Replays
-    first_seen: FirstSeen
+    alarms: AlarmWatch
     farm: AsyncFarm | None = None
     database: ServedDatabase | None = None
 

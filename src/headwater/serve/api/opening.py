@@ -11,6 +11,7 @@ from typing import Final
 
 from headwater.aio_client import AsyncHeadwater
 from headwater.errors import HeadwaterError
+from headwater.metrics.alarm_watch import AlarmWatch
 from headwater.metrics.cached_history import CachedHistory
 from headwater.metrics.exposition import Page
 from headwater.metrics.first_seen import FirstSeen
@@ -154,6 +155,10 @@ async def _answering(
         extras.append(partial(_add_farm, farm))
     watch = StoreWatch(hw)
     facts = StoreFacts(watch, settings.store_url)
+    outbox = None if database is None else database.status
+    first_seen = FirstSeen(hw, writes=not settings.read_only)
+    alarms = AlarmWatch(watch, facts, first_seen, outbox=outbox, farm=farm)
+    extras.append(alarms.add_metrics)
     sampler = Sampler(watch, metrics, max_series=settings.max_series, extras=extras)
     jobs = ServerJobs(hw, [LetterJobKind(hw), ReplayKind(hw), ScrubKind(hw)])
     service = ApiService(
@@ -175,7 +180,7 @@ async def _answering(
             Scrubs(hw, jobs),
             LetterJobs(hw, jobs),
             Replays(hw, jobs),
-            FirstSeen(hw, writes=not settings.read_only),
+            alarms,
             farm,
             database,
         ),
@@ -188,6 +193,7 @@ async def _answering(
     async with AsyncExitStack() as opened:
         opened.push_async_callback(watch.close)
         opened.push_async_callback(facts.close)
+        opened.push_async_callback(alarms.close)
         if not settings.read_only:
             await opened.enter_async_context(_reporting(hw))
             await opened.enter_async_context(jobs.running())

@@ -15,8 +15,12 @@ from headwater.serve.http.messages import Refused, Reply
 from headwater.serve.readiness import store_missing
 from headwater.serve.tokens import Scope
 from headwater.store.doctor import examine
+from headwater.views.alarms import AlarmsView
 from headwater.views.record import View
 from headwater.views.stores import DoctorView
+
+# While somebody asks for alarms, the store is sampled so often.
+_EVERY_S: Final = 5.0
 
 
 class HealthView(View, frozen=True, kw_only=True):
@@ -59,10 +63,18 @@ async def get_doctor(call: ApiCall) -> msgspec.Struct:
     return DoctorView.of(report)
 
 
+async def get_alarms(call: ApiCall) -> AlarmsView:
+    """List what somebody should look at or do: the same as on the overview of the console."""
+    sample = await call.served.watch.whole(_EVERY_S)
+    found = await call.served.alarms.found(sample)
+    return AlarmsView.of(call.hw.store.where, sample.now_ms, found)
+
+
 STORE_ROUTES: Final = (
     Route("GET", "/healthz", get_health, None, answer=HealthView),
     Route("GET", "/readyz", get_readiness, None, answer=HealthView),
     Route("GET", "/metrics", get_metrics, Scope.READ, answers=(TEXT,), whole_store=True),
     Route("GET", "/v1/openapi.json", get_openapi, None, answer=dict[str, Any]),
     Route("GET", "/v1/store/doctor", get_doctor, Scope.READ, answer=DoctorView, whole_store=True),
+    Route("GET", "/v1/alarms", get_alarms, Scope.READ, answer=AlarmsView, whole_store=True),
 )

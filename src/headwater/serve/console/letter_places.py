@@ -123,8 +123,8 @@ async def look_for(
 ) -> LettersSeen:
     """Return letters that fit, of all places or of the chosen one, from where ``go`` says on.
 
-    It ends when it has looked at ``budget`` letters, or after so many seconds, and says where to go
-    on.
+    Places come one after the other, and of each its newest letters first. It ends when it has
+    looked at ``budget`` letters, or after so many seconds, and says where to go on.
     """
     after, at = _read_cursor(go)
     started = [] if not at else [Place(after.name, after.group)]
@@ -193,7 +193,7 @@ class _SeenInPlace(NamedTuple):
 async def _look_at_one(
     call: PageCall, place: Place, matching: LetterFilter, budget: int, begin: str
 ) -> _SeenInPlace:
-    """Look at letters of a place, page by page, up to so many of them, or 64 MiB."""
+    """Look at letters of a place, the newest first, up to so many of them, or 64 MiB."""
     letters: list[Letter] = []
     if place.group and begin and not begin.isdecimal():
         raise InvalidInput(f"{begin!r} is no place to go on from; use a link of the console")
@@ -206,7 +206,7 @@ async def _look_at_one(
         count = min(budget - looked, _PAGE)
         if place.group:
             try:
-                page = await run(dead_letters.dead_page(group, at, count, LIST_BYTES))
+                page = await run(dead_letters.dead_page(group, at, count, LIST_BYTES, newest=True))
             except UnknownGroup:
                 return _SeenInPlace(letters, looked, "")
             looked, at = looked + len(page.letters), page.place
@@ -226,7 +226,7 @@ async def _look_at_one(
             if at < 0:
                 return _SeenInPlace(letters, looked, "")
         else:
-            found = await run(queue_letters.dead_page(queue, after, count))
+            found = await run(queue_letters.dead_page(queue, after, count, newest=True))
             looked, after = looked + len(found.letters), found.place
             room -= bytes_of(found.letters)
             letters += [

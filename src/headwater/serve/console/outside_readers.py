@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headwater.metrics.alarms import CONSUMER
 from headwater.serve.console.ruler import OutsideReader
 
 if TYPE_CHECKING:
     from headwater.spark.queries.status import QueryStatus
 
-CONSUMER: Final = "consumer:"
 _ARCHIVE: Final = "archive:"
 
 

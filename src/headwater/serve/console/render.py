@@ -17,6 +17,7 @@ from headwater.serve.console.assets import asset_path
 from headwater.serve.console.links import query
 from headwater.serve.console.values import hex_dump, line, payload, visible
 from headwater.serve.http.targets import path_part
+from headwater.views.overview import live_members
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 _AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -40,7 +41,7 @@ def environment() -> Environment:
     )
     made.filters.update(shell=shlex.quote, score=score, bound=bound, visible=visible, line=line)
     made.filters.update(mean_size=mean_size, rate=rate, counted=counted)
-    made.globals.update(query=query, asset=asset_path, bar_x=list.index)
+    made.globals.update(query=query, asset=asset_path, bar_x=list.index, live_members=live_members)
     return made
 
 

@@ -150,8 +150,10 @@ def _strip(info: StreamInfo, window: Stretch, archived: int) -> list[Segment]:
 def _group_row(
     facts: GroupInfo, ruler: GroupRuler, info: StreamInfo, window: Stretch, now_ms: int
 ) -> RulerRow:
-    done = "done" if ruler.start else "done, or before the group's start, which is not known"
-    segments = _passed(ruler.next, info, window, max(ruler.start, 1), done)
+    segments = _passed(ruler.next, info, window, max(ruler.start, 1))
+    if (unknown := ruler.not_known) is not None:
+        low, high = max(ruler.start, 1), unknown.before - 1
+        segments += _kept(_segment("unknown", low, high, window, unknown.why))
     for low, high in ruler.jumps:
         segments += _kept(_segment("passed", low, high, window, "skipped by a seek"))
     for low, high in ruler.gaps:
@@ -165,8 +167,10 @@ def _group_row(
         if one.ranges > 1:
             note = f"{one.ranges:,} pending ranges; the first: {note}"
         segments += _kept(_segment(kind, one.first, one.last, window, note))
-    for low, high, attempt in ruler.dead:
+    for low, high, attempt, ranges in ruler.dead:
         note = f"dead after {attempt} attempts"
+        if ranges > 1:
+            note = f"{ranges:,} ranges of dead letters, and between them others; the first: {note}"
         segments += _kept(_segment("dead", low, high, window, note))
     waits_ms = max(now_ms - facts.new_since_ms, 0) if facts.new_since_ms else 0
     link = group_link(info.name, facts.name)
@@ -180,14 +184,12 @@ def _reader_row(reader: OutsideReader, info: StreamInfo, window: Stretch) -> Rul
     return RulerRow(reader.kind, reader.name, segments, lag, None, *known)
 
 
-def _passed(
-    following: int, info: StreamInfo, window: Stretch, start: int = 1, done: str = "done"
-) -> list[Segment]:
+def _passed(following: int, info: StreamInfo, window: Stretch, start: int = 1) -> list[Segment]:
     """Return what lies before the start of a reader, before its next offset, and from there on."""
     before = min(start, following) - 1
     return _kept(
         _segment("before", 1, before, window, "before its start: never handed out"),
-        _segment("done", before + 1, following - 1, window, done),
+        _segment("done", before + 1, following - 1, window, "done"),
         _segment("new", following, info.last, window, "not delivered yet"),
     )
 

@@ -216,6 +216,7 @@ class Console:
             "dead_count": letters_seen(call.served.watch.latest, call.grant),
             "store": call.served.hw.store.where if call.grant.widest else "",
             "report": call.served.facts.report() if whole else None,
+            "away": self._away(call) if status in (200, 503) else None,
             "holder": call.grant.holder,
             "read_only": call.read_only,
             "needs_token": self.needs_token,
@@ -229,6 +230,15 @@ class Console:
             "address": call.address,
         }
         return Reply(status, render(template, own | context), _HTML, _SAFE)
+
+    def _away(self, call: PageCall) -> str | None:
+        """Return when the store last answered, if it does not now; empty if that is not known."""
+        watch = call.served.watch
+        if watch.missing is None:
+            return None
+        known = watch.latest.at > -float("inf")
+        at = time.gmtime(time.time() - (watch.clock() - watch.latest.at)) if known else None
+        return "" if at is None else time.strftime("%H:%M:%S UTC", at)
 
     def _fault(self, request: Request, grant: Grant | None, status: int, text: str) -> Reply:
         call = self._call(request, grant or Grant("nobody", {}))

@@ -2,13 +2,17 @@
   hw_process_note: register a process that uses the store, with facts about it, or remove it.
   KEYS   1 the record of processes
   ARGV   1 the process   2 the facts, in JSON; '' to remove it   3 ms of silence after which others are forgotten
+         4 ms of silence after which others count as gone   5 how many of those are kept
   Reply  1
 ]]
 redis.register_function{
   function_name = 'hw_process_note',
   callback = function(keys, args)
-    local P, process, facts, now = keys[1], args[1], args[2], server_ms()
-    local gone = redis.call('ZRANGE', P .. ':seen', '-inf', digits(now - tonumber(args[3])), 'BYSCORE')
+    local P, process, facts, forgotten_ms = keys[1], args[1], args[2], tonumber(args[3])
+    local silent_ms, most, now = tonumber(args[4]), tonumber(args[5]), server_ms()
+    local gone = redis.call('ZRANGE', P .. ':seen', '-inf', digits(now - forgotten_ms), 'BYSCORE')
+    local over = redis.call('ZCOUNT', P .. ':seen', '-inf', digits(now - silent_ms)) - most
+    if over > #gone then gone = redis.call('ZRANGE', P .. ':seen', 0, over - 1) end
     if facts == '' then gone[#gone + 1] = process end
     for _, one in ipairs(gone) do
       redis.call('HDEL', P, one)

@@ -32,7 +32,7 @@ local function free_group(K, name)
   if not drop_boxes(G) then return nil end
   local existed = redis.call('EXISTS', G)
   redis.call('UNLINK', G, G .. ':pending', G .. ':due', G .. ':expired', G .. ':waiters', G .. ':served',
-    G .. ':members', G .. ':dead', G .. ':failing', G .. ':causes', G .. ':flying',
+    G .. ':members', G .. ':dead', G .. ':origins', G .. ':failing', G .. ':causes', G .. ':flying',
     G .. ':tags', G .. ':keys', G .. ':lanes', G .. ':untagged', G .. ':buckets')
   return existed
 end

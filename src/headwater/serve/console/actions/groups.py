@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from headwater.errors import InvalidInput
@@ -16,6 +17,7 @@ from headwater.serve.console.positions import position_of
 from headwater.serve.console.render import age, counted, number, size
 from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
+from headwater.views.overview import live_members
 
 _RANGES: Final = 250
 
@@ -105,6 +107,7 @@ async def group_state(call: PageCall) -> Action:
     """Pause or resume a group."""
     stream, group, facts = await _group(call)
     word = "resume" if facts.paused else "pause"
+    live = len(live_members(facts, int(time.time() * 1000)))
     effect = (
         "Members get messages again, waiting ones at once."
         if facts.paused
@@ -118,7 +121,7 @@ async def group_state(call: PageCall) -> Action:
         bill=[
             effect,
             f"{number(facts.lag)} messages are new, {number(facts.pending)} pending; "
-            f"{len(facts.members)} members seen, {number(facts.waiting)} of them waiting.",
+            f"{live} members have read in the last minute, {number(facts.waiting)} of them wait.",
         ],
         method="PUT",
         path=f"/v1/streams/{path_part(stream)}/groups/{path_part(group)}/state",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headwater.metrics.alarms import CONSUMER
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.charts import charts_json
 from headwater.serve.console.history_charts import (
@@ -12,7 +13,6 @@ from headwater.serve.console.history_charts import (
     queue_charts,
     store_charts,
 )
-from headwater.serve.console.outside_readers import CONSUMER
 from headwater.serve.console.pages.lagging import lagging, worst_of
 from headwater.serve.console.pages.pipelines import check_everywhere
 from headwater.serve.console.pages.sampled import sampled

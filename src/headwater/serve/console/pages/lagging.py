@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from headwater.metrics.alarms import CONSUMER, consumer_letters
 from headwater.metrics.history import Point, Series
 from headwater.metrics.recorder import counted
 from headwater.metrics.sweeps import StoreSample
@@ -15,8 +16,7 @@ from headwater.serve.console.links import (
     queue_link,
     stream_link,
 )
-from headwater.serve.console.outside_readers import CONSUMER
-from headwater.serve.console.pages.sampled import consumer_letters
+from headwater.views.overview import live_members
 
 # As many lines the chart of what lags has.
 _WORST: Final = 5
@@ -44,8 +44,13 @@ class Lagging(NamedTuple):
 
 def lagging(sample: StoreSample) -> list[Lagging]:
     """Return everything that waits or is pending, the worst first."""
-    found = [row for row in _rows(sample) if row.point.lag or row.point.pending or row.dead]
-    return sorted(found, key=lambda row: row.rank)
+    waits = (row for row in every_reader(sample) if row.point.lag or row.point.pending or row.dead)
+    return list(waits)
+
+
+def every_reader(sample: StoreSample) -> list[Lagging]:
+    """Return everybody who reads, the worst first, and those who are level by name."""
+    return sorted(_rows(sample), key=lambda row: row.rank)
 
 
 def worst_of(rows: list[Lagging]) -> list[Series]:
@@ -58,7 +63,7 @@ def _rows(sample: StoreSample) -> Iterator[Lagging]:
     points = {series: point for series, _, _, point in counted(sample)}
     for stream, group in sample.groups:
         series: Series = ("group", stream, group.name)
-        link, members = group_link(stream, group.name), len(group.members)
+        link, members = group_link(stream, group.name), len(live_members(group, sample.now_ms))
         point = points[series]
         yield Lagging(series, "group", group.name, (stream,), link, point, group.dead, members)
     given_up = {(one.stream, one.consumer): one.dead for one in consumer_letters(sample)}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from headwater.failures import LetterFilter
 from headwater.serve.api.letter_jobs import may_see
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.letter_places import filter_of, look_for
+from headwater.serve.console.letter_places import Letter, filter_of, look_for
 from headwater.serve.console.links import query
 from headwater.serve.console.pages.consumers import consumers_with_letters
 from headwater.serve.tokens import Scope
@@ -20,8 +20,20 @@ _JOBS: Final = 10
 _FILTERS: Final = ("place", "tag", "error", "min_attempts", "after", "before")
 
 
+class ErrorRow(NamedTuple):
+    """How many letters failed alike, and when the newest of them; ``link`` shows them."""
+
+    words: str
+    letters: int
+    newest_ms: int
+    link: str | None
+
+
 async def show_dead(call: PageCall) -> Context:
-    """Show the dead letters of all groups and queues together, the newest first."""
+    """Show the dead letters of all groups and queues together, those that were read newest first.
+
+    A page reads some of them, of each place the newest first, and says how many it has not read.
+    """
     matching = filter_of(call)
     found = await look_for(call, matching, LOOKED_AT, _SECONDS, call.query.get("go", ""))
     letters = sorted(found.letters, key=lambda one: -one.buried_ms)
@@ -33,6 +45,7 @@ async def show_dead(call: PageCall) -> Context:
     return {
         "of_consumers": await consumers_with_letters(call),
         "has_database": call.served.database is not None,
+        "errors": _errors(call, letters),
         "letters": letters[start : start + _SHOWN],
         "start": start,
         "fitting": len(letters),
@@ -56,7 +69,22 @@ async def show_dead(call: PageCall) -> Context:
     }
 
 
+def _errors(call: PageCall, letters: list[Letter]) -> list[ErrorRow]:
+    """Return the errors of letters, which are sorted by time, the most frequent first."""
+    alike: dict[str, list[Letter]] = {}
+    for one in letters:
+        alike.setdefault("" if one.cause is None else one.cause.pattern, []).append(one)
+    found = []
+    for pattern, some in sorted(alike.items(), key=lambda row: -len(row[1])):
+        cause = some[0].cause
+        # A text that is part of nothing would fit everything.
+        link = _link(call, error=cause.constant) if cause and cause.constant else None
+        words = pattern or "no error reported"
+        found.append(ErrorRow(words, len(some), some[0].buried_ms, link))
+    return found
+
+
 def _link(call: PageCall, **words: object) -> str:
     """Return the query of another part of the same list."""
     kept = {name: value for name in _FILTERS if (value := call.query.get(name))}
-    return query(**kept, **words)
+    return query(**(kept | words))

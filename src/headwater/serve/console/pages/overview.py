@@ -6,25 +6,17 @@ nothing, whatever the number of streams and of tabs.
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headwater.errors import HeadwaterError
+from headwater.metrics.alarms import Alarm
 from headwater.metrics.history import Series, SpacedPoints
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.charts import spark
 from headwater.serve.console.history_charts import STEPS, step_of, store_charts
-from headwater.serve.console.pages.alarm_groups import gathered
-from headwater.serve.console.pages.alarms import Alarm, alarms_of, dated
+from headwater.serve.console.pages.alarms import AlarmButton, button_of, gathered, link_of
 from headwater.serve.console.pages.lagging import Lagging, lagging, worst_of
 from headwater.serve.console.pages.sampled import sampled
 from headwater.serve.tokens import Scope
-
-if TYPE_CHECKING:
-    # The extra `sql` brings what it needs, and a server does without.
-    from headwater.outbox.status import Status
-
-log = logging.getLogger("headwater.serve.console")
 
 # Rows that are shown, and those of them that have a spark line: each costs a ring of the history.
 _ROWS: Final = 50
@@ -38,18 +30,20 @@ async def show_overview(call: PageCall) -> Context:
     """Show what lags, what waits and what is wrong, the worst first."""
     sample = await sampled(call)
     whole = call.grant.everywhere(Scope.READ)
-    facts = await call.served.facts.servers() if whole else None
+    # While the store does not answer, what was known of it is shown, and it is asked for nothing.
+    there = call.served.watch.missing is None
+    facts = await call.served.facts.servers() if whole and there else None
     report = call.served.facts.report() if whole else None
-    processes = await call.served.facts.processes() if whole else []
+    processes = await call.served.alarms.processes() if whole else []
     rows = lagging(sample)
     # What renews itself beside the charts asks for the rest of the page only.
-    charts = [] if call.query.get("part") == "now" else await store_charts(call, worst_of(rows))
-    outbox = await _outbox(call) if whole else None
-    sparks = await _sparks(call, rows[:_SPARKS])
-    found = alarms_of(sample, facts, report, outbox, processes)
-    alarms = await dated(found, call.served.first_seen, sample.now_ms, complete=whole)
+    drawn = there and call.query.get("part") != "now"
+    charts = await store_charts(call, worst_of(rows)) if drawn else []
+    sparks = await _sparks(call, rows[:_SPARKS]) if there else {}
+    alarms = gathered(await call.served.alarms.found(sample, whole=whole))
     return {
-        "alarms": gathered([_allowed(call, one) for one in alarms]),
+        "alarms": [(one, link_of(one), _button(call, one)) for one in alarms],
+        "link_of": link_of,
         "messages": sum(stream.last for stream in sample.streams),
         "bytes": sum(stream.bytes for stream in sample.streams),
         "pending": sum(row.point.pending for row in rows if row.kind in ("group", "queue")),
@@ -64,18 +58,16 @@ async def show_overview(call: PageCall) -> Context:
         "facts": facts,
         "report": report,
         "processes": processes,
-        "checks": await call.served.facts.past_checks() if whole else None,
-        "kept": await call.served.history.kept() if whole else None,
+        "checks": await call.served.facts.past_checks() if whole and there else None,
+        "kept": await call.served.history.kept() if whole and there else None,
         "sampled_s": call.served.watch.clock() - sample.at,
     }
 
 
-def _allowed(call: PageCall, alarm: Alarm) -> Alarm:
-    """Return an alarm without the button that the client may not press."""
-    button = alarm.button
-    if button is None or call.may(Scope.ADMIN, button.name):
-        return alarm
-    return alarm._replace(button=None)
+def _button(call: PageCall, alarm: Alarm) -> AlarmButton | None:
+    """Return the button of an alarm, unless the client may not press it."""
+    button = button_of(alarm)
+    return button if button and call.may(Scope.ADMIN, button.name) else None
 
 
 async def _sparks(call: PageCall, rows: list[Lagging]) -> dict[Series, str]:
@@ -89,13 +81,3 @@ async def _sparks(call: PageCall, rows: list[Lagging]) -> dict[Series, str]:
         one: spark([None if point is None else point.lag for point in found.series[one]])
         for one in wanted
     }
-
-
-async def _outbox(call: PageCall) -> Status | None:
-    if call.served.database is None:
-        return None
-    try:
-        return await call.served.database.status()
-    except HeadwaterError as error:
-        log.warning("the overview is without the outbox: %s", error)
-        return None

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
+from headwater.metrics.alarms import consumer_letters
 from headwater.metrics.sweeps import StoreSample
-from headwater.outbox.consumer_letters import letters_stream
 from headwater.serve.console.calls import PageCall
-from headwater.serve.console.outside_readers import CONSUMER
 from headwater.serve.tokens import Grant, Scope
 
 # While somebody looks, the store is sampled so often, however many look.
 _EVERY_S: Final = 2.0
-
-
-class ConsumerLetterCount(NamedTuple):
-    """How many messages of a stream a SQL consumer gave up; they are in the stream ``letters``."""
-
-    consumer: str
-    stream: str
-    dead: int
-    letters: str
 
 
 async def sampled(call: PageCall) -> StoreSample:
@@ -56,23 +45,3 @@ def letters_seen(sample: StoreSample, grant: Grant) -> int:
         for name, dead in found
         if grant.allows(Scope.READ, name)
     )
-
-
-def consumer_letters(sample: StoreSample) -> Iterator[ConsumerLetterCount]:
-    """Yield what SQL consumers gave up, of those that are noted as readers of their stream."""
-    read = [one for one in sample.streams if any(map(_is_consumer, one.readers))]
-    if not read:
-        return
-    lengths = {one.name: one.length for one in sample.streams}
-    # A group of the same name has the same stream, and is counted as a group.
-    groups = {(row.stream, row.group.name) for row in sample.groups}
-    for info in read:
-        for reader in filter(_is_consumer, info.readers):
-            consumer = reader.removeprefix(CONSUMER)
-            letters = letters_stream(info.name, consumer)
-            if lengths.get(letters) and (info.name, consumer) not in groups:
-                yield ConsumerLetterCount(consumer, info.name, lengths[letters], letters)
-
-
-def _is_consumer(reader: str) -> bool:
-    return reader.startswith(CONSUMER)

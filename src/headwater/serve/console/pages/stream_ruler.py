@@ -11,10 +11,11 @@ from headwater.log.lags import lag_at
 from headwater.log.profile import StreamProfile, TimeBar, histogram, stream_profile
 from headwater.log.ruler import GroupRuler, group_ruler
 from headwater.log.types import GroupInfo, StreamInfo
+from headwater.metrics.alarms import CONSUMER
 from headwater.outbox.status import Checkpoint
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import consumer_link
-from headwater.serve.console.outside_readers import CONSUMER, registered_reader, spark_reads
+from headwater.serve.console.outside_readers import registered_reader, spark_reads
 from headwater.serve.console.render import age
 from headwater.serve.console.ruler import OutsideReader, RulerPicture, Stretch, draw, window_of
 from headwater.spark.queries.status import query_statuses

@@ -56,6 +56,7 @@ SOURCES: Final = (
 NAVIGATION: Final = (
     ("Overview", "", "o"),
     ("Streams", "/streams", "s"),
+    ("Topics", "/topics", "k"),
     ("Queues", "/queues", "q"),
     ("Dirty lists", "/lists", "l"),
     ("Timelines", "/timelines", "m"),
@@ -82,8 +83,8 @@ PAGES: Final = (
     ConsolePage("/streams/{stream}/write", show_stream_write, "stream_write.html", "Streams"),
     ConsolePage("/streams/{stream}/messages/{offset}", show_message, "message.html", "Streams"),
     ConsolePage("/streams/{stream}/groups/{group}", show_group, "group.html", "Streams"),
-    ConsolePage("/topics", show_topics, "topics.html", "Streams"),
-    ConsolePage("/topics/{topic}", show_topic, "topic.html", "Streams"),
+    ConsolePage("/topics", show_topics, "topics.html", "Topics"),
+    ConsolePage("/topics/{topic}", show_topic, "topic.html", "Topics"),
     ConsolePage("/queues", show_queues, "queues.html", "Queues"),
     ConsolePage("/queues/{queue}", show_queue, "queue.html", "Queues"),
     ConsolePage("/lists", show_lists, "lists.html", "Dirty lists"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 from headwater.log.types import GroupInfo, StreamInfo
@@ -66,6 +67,7 @@ async def show_topic(call: PageCall) -> Context:
 def _groups(partitions: list[StreamInfo], rows: list[overview.StreamGroup]) -> list[GroupOverTopic]:
     """Return the groups of a topic by name, each with its place in every partition."""
     by_name: dict[str, dict[str, GroupInfo]] = {}
+    now_ms = int(time.time() * 1000)
     for row in rows:
         by_name.setdefault(row.group.name, {})[row.stream] = row.group
     return [
@@ -75,7 +77,9 @@ def _groups(partitions: list[StreamInfo], rows: list[overview.StreamGroup]) -> l
             pending=sum(group.pending for group in own.values()),
             dead=sum(group.dead for group in own.values()),
             missed=sum(group.missed for group in own.values()),
-            members=len({member for group in own.values() for member in group.members}),
+            members=len(
+                set[str]().union(*(overview.live_members(group, now_ms) for group in own.values()))
+            ),
             seen_ms=max(group.seen_ms for group in own.values()),
             partitions=[own.get(stream.name) for stream in partitions],
         )

@@ -7,18 +7,21 @@
   const news = document.getElementById("news");
   const renewed = document.querySelector("[hx-trigger^=every]") !== null;
   let asOf = new Date();
-  const say = (state) => {
+  const say = (told) => {
+    // A page of a server that answers may show what its store said before it went away.
+    const away = document.querySelector("[data-away]");
+    const state = told === "live" && (away || document.querySelector("#fault[hx-get]")) ? "away" : told;
     // The clock of the charts and of exact times: 24 hours, UTC.
     const exact = asOf.toISOString().replace("T", " ").slice(0, 19);
     const time = exact.slice(11) + " UTC";
     live.classList.toggle("on", renewed && state === "live");
-    live.classList.toggle("lost", state === "lost");
-    const words = { live: `as of ${time}`, held: `paused, as of ${time}`, lost: `no answer since ${time}; trying again` };
+    live.classList.toggle("lost", state === "lost" || state === "away");
+    const words = { live: `as of ${time}`, away: away?.dataset.away ? `shown as of ${away.dataset.away}` : "the store does not answer", held: `paused, as of ${time}`, lost: `no answer since ${time}; trying again` };
     live.textContent = words[state];
-    const hint = { live: renewed ? "This page refreshes itself." : "Press r to reload.", held: "Refreshing is paused while something is open, selected or being edited.", lost: "" }[state];
+    const hint = { away: "The page tries again.", live: renewed ? "This page refreshes itself." : "Press r to reload.", held: "Refreshing is paused while something is open, selected or being edited.", lost: "" }[state];
     live.title = `${exact} UTC, your time ${asOf.toLocaleTimeString("en-GB", { timeZoneName: "short" })}. ${hint}`;
     // Said aloud once, not with every try.
-    const aloud = state === "lost" ? "The server does not answer; the page tries again." : "";
+    const aloud = { lost: "The server does not answer; the page tries again.", away: "The store does not answer; the page tries again." }[state] ?? "";
     if (news.textContent !== aloud) news.textContent = aloud;
   };
   say("live");

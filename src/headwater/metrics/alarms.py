@@ -1,0 +1,440 @@
+"""What somebody should look at or do: since when, which promise it touches, and the cure.
+
+One list for the console, HTTP, ``headwater doctor`` and the metrics. It is made of the sample that
+everybody shares and of a few facts that are asked for now and then, however many look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from headwater.log.types import GroupInfo, StreamInfo
+from headwater.metrics.catching_up import CatchingUp
+from headwater.metrics.store_facts import ServerFacts
+from headwater.metrics.sweeps import StoreSample
+from headwater.outbox.consumer_letters import letters_stream
+from headwater.queue.types import QueueStats
+from headwater.store.doctor import DoctorReport
+from headwater.store.presence import SeenProcess
+from headwater.timed.operating import TimedJobInfo
+
+if TYPE_CHECKING:
+    # The extra `sql` brings what it needs, and a server does without.
+    from headwater.outbox.status import Checkpoint, Status
+    from headwater.timeline.records import InstanceStatus
+
+CONSUMER: Final = "consumer:"
+# Messages that nobody has taken for so long want a reader.
+_UNREAD_MS: Final = 60_000
+# A run of a timed job that nobody has begun so long after it was due.
+_OVERDUE_MS: Final = 60_000
+# Beyond this share of the memory that it may use, a store is close to refusing writes.
+_FULL: Final = 0.85
+# As many errors are named, of those that are most frequent.
+_ERRORS: Final = 3
+
+# What an alarm is about: the kind of the object, and its names.
+About = tuple[str, ...]
+
+
+class Alarm(NamedTuple):
+    """Something that somebody should look at (``look``) or do something about (``act``).
+
+    ``since_ms`` is when it began; where nothing in the store says that, it is when it was first
+    seen (``first_seen``). ``promise`` is what it touches, ``detail`` what else is known.
+    ``key`` names the matter, however its numbers change. ``kind`` is what several have in common,
+    ``amount`` how much of it there is; one that stands for several of a kind has ``members``.
+    """
+
+    level: Literal["act", "look"]
+    kind: str
+    about: About
+    text: str
+    cure: str
+    promise: str
+    since_ms: int | None = None
+    key: str = ""
+    first_seen: bool = False
+    amount: int = 0
+    detail: str = ""
+    members: tuple[Alarm, ...] = ()
+
+
+class LetterErrors(NamedTuple):
+    """The errors of the newest dead letters of a place: how many were read, and how many of each.
+
+    The most frequent is first.
+    """
+
+    read: int
+    counts: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        some = [f"{count:,} × {error}" for error, count in self.counts[:_ERRORS]]
+        if more := sum(count for _, count in self.counts[_ERRORS:]):
+            some.append(f"{more:,} others")
+        return f"of the newest {self.read:,}: " + " · ".join(some)
+
+
+class AlarmFacts(NamedTuple):
+    """All that alarms are made of; what is None or empty was not asked for.
+
+    ``errors`` are those of dead letters: of a group by (stream, group), of a queue by (queue,).
+    """
+
+    sample: StoreSample
+    servers: ServerFacts | None = None
+    report: DoctorReport | None = None
+    outbox: Status | None = None
+    processes: Sequence[SeenProcess] = ()
+    timed: Sequence[TimedJobInfo] = ()
+    instances: Sequence[InstanceStatus] = ()
+    errors: Mapping[About, LetterErrors] = {}
+    progress: CatchingUp | None = None
+    # Why the store does not answer now, and how old the sample is then.
+    missing: str | None = None
+
+
+class ConsumerLetterCount(NamedTuple):
+    """How many messages of a stream a SQL consumer gave up; they are in the stream ``letters``."""
+
+    consumer: str
+    stream: str
+    dead: int
+    letters: str
+
+
+def alarms_of(facts: AlarmFacts) -> list[Alarm]:
+    """Return all alarms, what needs an act first, and of these the oldest first."""
+    sample = facts.sample
+    found = [*_of_outbox(facts), *_of_processes(facts.processes)]
+    for stream, group in sample.groups:
+        found += _of_group(stream, group, facts)
+    for info in sample.streams:
+        found += _of_stream(info, facts)
+    for queue in sample.queues:
+        found += _of_queue(queue, facts)
+    found += map(_of_consumer_letters, consumer_letters(sample))
+    for job in facts.timed:
+        found += _of_timed(job, sample.now_ms)
+    for instance in facts.instances:
+        found += _of_instance(instance)
+    ordered = sorted(found, key=lambda one: (one.level, one.since_ms or sample.now_ms, one.text))
+    # A store that does not answer, or cannot be trusted, comes before all that is in it.
+    return [*_of_store(facts), *ordered]
+
+
+def counted(count: int, noun: str) -> str:
+    """Spell how many of something there are."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def _of_group(stream: str, group: GroupInfo, facts: AlarmFacts) -> Iterator[Alarm]:
+    who, about = f"Group {group.name} of {stream}", ("group", stream, group.name)
+    now_ms = facts.sample.now_ms
+    if group.missed:
+        yield Alarm(
+            "act",
+            "missed",
+            about,
+            f"{who} missed {counted(group.missed, 'message')}: evicted before it read them",
+            "keep the stream's messages for longer, or add members to the group",
+            "every message reaches every group",
+            key=f"missed {stream} {group.name}",
+            amount=group.missed,
+        )
+    if group.dead:
+        yield _of_letters(who, about, group.dead, facts.errors.get((stream, group.name)))
+    waits = group.new_since_ms is not None and now_ms - group.new_since_ms > _UNREAD_MS
+    if group.paused:
+        waiting = f", and {counted(group.lag, 'message')} wait" if group.lag else ""
+        yield Alarm(
+            "look",
+            "paused",
+            about,
+            f"{who} is paused{waiting}",
+            "resume it when its members should continue",
+            "messages are handled in time",
+            key=f"paused {stream} {group.name}",
+            amount=group.lag,
+        )
+    elif group.abandoned:
+        yield Alarm(
+            "look",
+            "abandoned",
+            about,
+            f"{who} is abandoned: no member reads it, and retention does not wait for it",
+            "start a member, or remove the group",
+            "every message reaches every group",
+            group.seen_ms,
+        )
+    elif group.lag and waits:
+        silent = now_ms - group.seen_ms > _UNREAD_MS
+        pace = "" if facts.progress is None else facts.progress.words(about, group.lag)
+        yield Alarm(
+            "look",
+            "unread" if silent else "behind",
+            about,
+            f"{who} is behind by {counted(group.lag, 'message')}"
+            + (": no member reads it" if silent else f": {pace}" if pace else ""),
+            "start a member" if silent else "start more members, or check why they are slow",
+            "messages are handled in time",
+            group.new_since_ms,
+            amount=group.lag,
+        )
+
+
+def _of_letters(who: str, about: About, dead: int, errors: LetterErrors | None) -> Alarm:
+    return Alarm(
+        "look",
+        "dead",
+        about,
+        f"{who} has {counted(dead, 'dead letter')}",
+        "check their errors, then redrive or discard them",
+        "every message is handled",
+        key=f"dead {' '.join(about[1:])}",
+        amount=dead,
+        detail="" if errors is None else str(errors),
+    )
+
+
+def _of_stream(stream: StreamInfo, facts: AlarmFacts) -> Iterator[Alarm]:
+    if stream.idle_holder:
+        yield Alarm(
+            "look",
+            "retention",
+            ("stream", stream.name),
+            f"Stream {stream.name} keeps more than its retention allows, because "
+            f"{stream.idle_holder} still needs it and is inactive",
+            "start it again, or remove it",
+            "a stream stays within its retention",
+            facts.sample.now_ms - (stream.slowest_idle_ms or 0),
+        )
+    for reader, following in stream.readers.items():
+        if stream.reader_lag_ms[reader] > _UNREAD_MS and stream.last >= following:
+            yield _of_reader(stream, reader, following, facts)
+
+
+def _of_reader(stream: StreamInfo, reader: str, following: int, facts: AlarmFacts) -> Alarm:
+    """Return the alarm for a SQL consumer or another reader outside the log that is behind."""
+    name, lag = reader.removeprefix(CONSUMER), stream.last + 1 - max(following, stream.first)
+    kind = "SQL consumer" if name != reader else "reader"
+    pace = ""
+    if (known := _checkpoint(facts.outbox, name, stream.name)) is not None:
+        idle_s = known.idle_ms // 1000
+        pace = f"no progress for {idle_s:,} s" if known.idle_ms > _UNREAD_MS else ""
+    if not pace and facts.progress is not None:
+        pace = facts.progress.words(("reader", stream.name, reader), lag)
+    return Alarm(
+        "look",
+        "reader",
+        ("consumer", name) if name != reader else ("stream", stream.name),
+        f"{kind[:1].upper()}{kind[1:]} {name} on {stream.name} is behind by "
+        f"{counted(lag, 'message')}" + (f": {pace}" if pace else ""),
+        "check whether it runs, and its log",
+        "messages are handled in time",
+        facts.sample.now_ms - stream.reader_lag_ms[reader],
+        amount=lag,
+    )
+
+
+def _checkpoint(outbox: Status | None, consumer: str, stream: str) -> Checkpoint | None:
+    known = () if outbox is None else outbox.checkpoints
+    return next((one for one in known if (one.consumer, one.stream) == (consumer, stream)), None)
+
+
+def _of_queue(queue: QueueStats, facts: AlarmFacts) -> Iterator[Alarm]:
+    who, about = f"Queue {queue.name}", ("queue", queue.name)
+    if queue.damaged:
+        yield Alarm(
+            "act",
+            "damaged",
+            about,
+            f"{who} has {counted(queue.damaged, 'damaged message')}",
+            "run headwater scrub",
+            "nothing acknowledged is lost",
+            key=f"damaged {queue.name}",
+            amount=queue.damaged,
+        )
+    if queue.dead:
+        yield _of_letters(who, about, queue.dead, facts.errors.get((queue.name,)))
+    if queue.paused:
+        yield Alarm(
+            "look",
+            "paused",
+            about,
+            f"{who} is paused",
+            "resume it when its consumers should continue",
+            "messages are handled in time",
+            key=f"paused {queue.name}",
+            amount=queue.ready,
+        )
+    elif queue.ready and (queue.oldest_ms or 0) > _UNREAD_MS:
+        silent = not queue.waiting and not queue.popped_per_s
+        yield Alarm(
+            "look",
+            "unpopped" if silent else "slow queue",
+            about,
+            f"{who} has {counted(queue.ready, 'message')} ready"
+            + (", and nobody pops it" if silent else ", more than its consumers pop in a minute"),
+            "start a consumer" if silent else "start more consumers, or check why they are slow",
+            "messages are handled in time",
+            facts.sample.now_ms - (queue.oldest_ms or 0),
+            amount=queue.ready,
+        )
+
+
+def _of_consumer_letters(given_up: ConsumerLetterCount) -> Alarm:
+    who, count = f"{given_up.consumer} on {given_up.stream}", given_up.dead
+    return Alarm(
+        "look",
+        "letters",
+        ("consumer letters", given_up.consumer),
+        f"SQL consumer {who} has {counted(count, 'dead letter')}",
+        "check their errors, then run headwater consumer redrive, or discard them",
+        "every message is handled",
+        key=f"letters {given_up.letters}",
+        amount=count,
+    )
+
+
+def _of_outbox(facts: AlarmFacts) -> Iterator[Alarm]:
+    status = facts.outbox
+    if status is not None and status.backlog and not status.streaming:
+        yield Alarm(
+            "act",
+            "outbox",
+            ("outbox",),
+            f"No streamer runs, and {counted(status.backlog, 'staged row')} wait in the outbox",
+            "run headwater outbox stream, or an App with a streamer",
+            "staged rows reach the log soon",
+            None if status.oldest_ms is None else facts.sample.now_ms - status.oldest_ms,
+            key="outbox",
+        )
+
+
+def _of_processes(processes: Sequence[SeenProcess]) -> Iterator[Alarm]:
+    for process in processes:
+        note = process.note
+        who = f"{note.kind} {note.name} (process {note.pid} on {note.host})"
+        if process.is_silent and not process.is_replaced(processes):
+            works = sorted({one.object or one.name for one in note.parts})
+            yield Alarm(
+                "look",
+                "silent",
+                ("processes",),
+                f"{who[:1].upper()}{who[1:]} ended without a word: it was killed, or its machine "
+                "is away" + (f"; it worked on {', '.join(works[:5])}" if works else ""),
+                "start it again, under the same name; what nobody replaces is shown for a day",
+                "messages are handled in time",
+                process.seen_ms,
+            )
+        for part in () if process.is_silent else note.parts:
+            if part.why and part.status != "running":
+                yield Alarm(
+                    "act",
+                    "died",
+                    ("processes",),
+                    f"Part {part.name} of {who} failed: {part.why}",
+                    "check its log; it restarts automatically, after longer pauses each time",
+                    "messages are handled in time",
+                    key=f"died {part.name} {note.host} {note.pid}",
+                )
+
+
+def _of_timed(job: TimedJobInfo, now_ms: int) -> Iterator[Alarm]:
+    about, who = ("timed", job.name), f"Timed job {job.name}"
+    last = job.last
+    if last is not None and last.outcome != "done":
+        ended = "was lost with its runner" if last.outcome == "lost" else "failed"
+        why = f": {last.error}" if last.error else ""
+        yield Alarm(
+            "look",
+            "timed",
+            about,
+            f"{who}: the last run {ended} after {counted(last.attempt, 'attempt')}{why}",
+            "check its history, then run it now, or wait for the next run",
+            "timed jobs run when they are due",
+            last.ended_ms,
+        )
+    late = [run.at_ms for run in job.waiting if now_ms - run.at_ms > _OVERDUE_MS]
+    if late and not job.paused and not job.running:
+        yield Alarm(
+            "act",
+            "overdue",
+            about,
+            f"{who} is overdue, and no runner takes it",
+            "start a runner of its App, with room for one more job",
+            "timed jobs run when they are due",
+            min(late),
+        )
+
+
+def _of_instance(instance: InstanceStatus) -> Iterator[Alarm]:
+    if not instance.up:
+        yield Alarm(
+            "act",
+            "instance",
+            ("timelines",),
+            f"Instance {instance.instance} of the farm, in cluster {instance.cluster}, is down"
+            + (f": {instance.fault}" if instance.fault else ""),
+            "start it again; reads repair it, and headwater timeline walk does it at once",
+            "every cluster has all timelines",
+            key=f"instance {instance.cluster} {instance.instance}",
+        )
+
+
+def _of_store(facts: AlarmFacts) -> Iterator[Alarm]:
+    report, servers = facts.report, facts.servers
+    if facts.missing is not None:
+        yield Alarm(
+            "act",
+            "store",
+            ("store",),
+            f"The store does not answer ({facts.missing}); all else is as it was before",
+            "check the server of the store, and the network to it",
+            "messages are accepted and handled",
+            facts.sample.now_ms or None,
+        )
+    elif report is not None and report.verdict == "fail":
+        yield Alarm(
+            "act",
+            "durability",
+            ("store",),
+            report.summary,
+            "see the store's checks: headwater doctor",
+            "acknowledged messages survive a crash",
+            key="doctor",
+        )
+    if servers and servers.most_memory and servers.memory > _FULL * servers.most_memory:
+        share = servers.memory / servers.most_memory
+        yield Alarm(
+            "act",
+            "memory",
+            ("store",),
+            f"The store uses {share:.0%} of its memory limit",
+            "raise the limit, or shorten the retention of streams",
+            "writes are accepted",
+            key="memory",
+        )
+
+
+def consumer_letters(sample: StoreSample) -> Iterator[ConsumerLetterCount]:
+    """Yield what SQL consumers gave up, of those that are noted as readers of their stream."""
+    read = [one for one in sample.streams if any(map(_is_consumer, one.readers))]
+    if not read:
+        return
+    lengths = {one.name: one.length for one in sample.streams}
+    # A group of the same name has the same stream, and is counted as a group.
+    groups = {(row.stream, row.group.name) for row in sample.groups}
+    for info in read:
+        for reader in filter(_is_consumer, info.readers):
+            consumer = reader.removeprefix(CONSUMER)
+            letters = letters_stream(info.name, consumer)
+            if lengths.get(letters) and (info.name, consumer) not in groups:
+                yield ConsumerLetterCount(consumer, info.name, lengths[letters], letters)
+
+
+def _is_consumer(reader: str) -> bool:
+    return reader.startswith(CONSUMER)
