@@ -26,6 +26,7 @@ from headwater.metrics.exposition import CONTENT_TYPE, Page, label_text
 from headwater.metrics.operations import OperationMetrics
 from headwater.release import __version__
 from headwater.serve.http.authorization import authorize
+from headwater.serve.http.cors import LOOKED_AT, check_local
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.server import serve_http
@@ -149,8 +150,8 @@ class _Monitor:
 
     @property
     def headers(self) -> frozenset[bytes]:
-        """The headers that it looks at: none beside those of HTTP itself."""
-        return frozenset()
+        """The headers that it looks at, by which it knows requests of pages."""
+        return LOOKED_AT
 
     def admit(self, method: str, path: str, authorization: str) -> Admitted:
         """Decide on a request by its head; raises Refused."""
@@ -167,7 +168,11 @@ class _Monitor:
 
         async def work() -> None:
             try:
+                if not self.needs_token:
+                    check_local(request.headers, None)
                 answer(await self._reply(request.action))
+            except Refused as refused:
+                answer(self.refuse(refused))
             except Exception:  # the client waits for an answer, whatever it is
                 log.exception("%s could not be answered", request.action)
                 answer(self.refuse(Refused(500, "this failed; the log of the process says why")))

@@ -23,7 +23,7 @@ from headwater.metrics.store_facts import StoreFacts
 from headwater.metrics.stream_rates import StreamRates
 from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.api.calls import Served
-from headwater.serve.api.cors import Cors, check_local
+from headwater.serve.http.cors import Cors, check_local
 from headwater.serve.api.databases import ServedDatabase, open_database
 from headwater.serve.api.letter_jobs import LetterJobKind, LetterJobs
 from headwater.serve.api.openapi import document

@@ -17,7 +17,7 @@ import msgspec
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.serve.api.audit import audited
 from headwater.serve.api.calls import ApiCall, Served, media_type
-from headwater.serve.api.cors import Cors, check_local
+from headwater.serve.http.cors import Cors, check_local
 from headwater.serve.api.formats import body_fault
 from headwater.serve.api.problems import problem_of, problem_of_refusal
 from headwater.serve.api.rates import Rates
