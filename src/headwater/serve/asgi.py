@@ -34,6 +34,7 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request, Str
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.token_file import TokenFile
 from headwater.serve.tokens import Grant, Tokens
+from headwater.store.callers import Caller
 
 AsgiScope: TypeAlias = MutableMapping[str, Any]
 # Says what the client of a request may do; None for one that may ask for nothing.
@@ -207,9 +208,10 @@ class AsgiApp:
                 body,
                 headers=headers,
                 root=root,
+                caller=(caller := Caller()),
             )
             try:
-                reply = await _answered(service, request, receive)
+                reply = await _answered(service, request, caller, receive)
             except _ClientGone:
                 return
         service.count(reply)
@@ -256,9 +258,9 @@ class AsgiApp:
 
 
 async def _answered(
-    service: GrantedHandler, request: Request, receive: Receive
+    service: GrantedHandler, request: Request, caller: Caller, receive: Receive
 ) -> Reply | StreamedReply:
-    """Return the answer to a request; raises _ClientGone if nobody waits for it any more."""
+    """Return the answer to a request; raises _ClientGone if its caller does not wait any more."""
     answer: asyncio.Future[Reply | StreamedReply] = asyncio.get_running_loop().create_future()
 
     def answered(reply: Reply | StreamedReply) -> None:
@@ -269,8 +271,8 @@ async def _answered(
         end = service.handle(request, answered)
     except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
         return service.refuse(own_fault(error))
-    if end is None:
-        return await answer
+    if answer.done():
+        return answer.result()
     gone = asyncio.ensure_future(wait_until_gone(receive))
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -280,7 +282,9 @@ async def _answered(
     finally:
         gone.cancel()
         if not answer.done():
-            end()
+            caller.gone = True
+            if end is not None:
+                end()
 
 
 def _headers(scope: AsgiScope, kept: frozenset[bytes]) -> dict[bytes, bytes]:

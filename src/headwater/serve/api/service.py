@@ -27,6 +27,7 @@ from headwater.serve.http.authorization import check_grant, is_bearer, shown_gra
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.tokens import Grant, Scope
+from headwater.store.callers import call_for
 
 Answer: TypeAlias = Callable[[Reply | StreamedReply], None]
 Finish: TypeAlias = "Callable[[Answered | None, BaseException | None], None]"
@@ -163,6 +164,8 @@ class ApiService:
             future.add_done_callback(partial(_shared_done, call, finish))
             return None
         task = asyncio.get_running_loop().create_task(self._run(call, work, finish))
+        if request.caller is not None:
+            call_for(task, (request.caller,))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, work, finish))
         if not call.waits:

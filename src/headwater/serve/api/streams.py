@@ -172,7 +172,7 @@ def _write_with_others(call: ApiCall, entries: list[Any]) -> asyncio.Future[Line
             first += at
             future.set_result(_written_view(call.name, range(first, first + len(entries))))
 
-    call.served.writes.add(call.name, entries, len(call.request.body), done)
+    call.served.writes.add(call.name, entries, len(call.request.body), done, call.request.caller)
     return future
 
 

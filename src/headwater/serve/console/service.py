@@ -33,6 +33,7 @@ from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.targets import name_of_part
 from headwater.serve.tokens import Grant, Scope
+from headwater.store.callers import call_for
 
 log = logging.getLogger("headwater.serve.console")
 
@@ -157,6 +158,8 @@ class Console:
         if not isinstance(action, _Shown | _Acting | _SigningIn):
             return self._api.handle(request, answer)
         task = asyncio.get_running_loop().create_task(self._answered(request))
+        if request.caller is not None:
+            call_for(task, (request.caller,))
         self._tasks.add(task)
         task.add_done_callback(partial(self._done, answer))
         return None

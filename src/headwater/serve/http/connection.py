@@ -22,6 +22,7 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request, Str
 from headwater.serve.http.parsing import PIECE_BYTES, RequestParser
 from headwater.serve.http.streaming import ReplyPump
 from headwater.serve.http.taking import Taking
+from headwater.store.callers import Caller
 
 # How long a client that was refused is listened to, so that it reads the answer before it learns
 # that nobody takes the rest of its request.
@@ -41,7 +42,8 @@ class HttpConnection(asyncio.Protocol):
         self._all_open = all_open
         self._known = not handler.needs_token
         admit = handler.admit if self._known else self._admit
-        self._parser = RequestParser(limits, admit, handler.headers)
+        self._caller = Caller()
+        self._parser = RequestParser(limits, admit, handler.headers, self._caller)
         self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
         # Ends the work of the request, and sends its reply, where those are to be ended.
@@ -70,6 +72,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Forget the connection; a request under way goes on unless its handler can end it."""
         self._transport = None
+        self._caller.gone = True
         if self._cancel is not None:
             self._cancel()
         self._forget()
@@ -101,6 +104,8 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Answer what a client sent before it closed its side, unless it waits: it may be gone."""
         self._no_more = True
+        # It may be gone altogether: what cannot be sent to the store soon is given up.
+        self._caller.gone = True
         if not self._ending:
             self._go_on()
         waits = self._cancel is not None and (self._pump is None or self._pump.endless)

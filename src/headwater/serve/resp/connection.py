@@ -24,6 +24,7 @@ from headwater.serve.resp.pipelining import gather_writes
 from headwater.serve.resp.replies import ErrorReply, encode_reply
 from headwater.serve.resp.session import NOT_KNOWN, RespSession
 from headwater.serve.resp.table import call_command, find_command, refusal
+from headwater.store.callers import Caller, CallerGone, call_for
 
 # So many commands of one client are answered before others have their turn.
 _AT_ONCE: Final = 256
@@ -35,7 +36,7 @@ class RespConnection(asyncio.Protocol):
     """One connection."""
 
     __slots__ = (
-        "_ahead", "_all_open", "_begun_at", "_busy", "_door", "_ending", "_full", "_held",
+        "_ahead", "_all_open", "_begun_at", "_busy", "_caller", "_door", "_ending", "_full", "_held",
         "_no_more", "_parser", "_paused", "_session", "_task", "_to_take",
         "_to_take_since", "_transport", "_written",
     )  # fmt: skip
@@ -46,6 +47,7 @@ class RespConnection(asyncio.Protocol):
         known = not door.tokens.required
         self._parser = CommandParser(door.limits.known if known else ANONYMOUS)
         self._session = RespSession(door, next(door.numbers), "")
+        self._caller = Caller()
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         # A command is under way; those behind it wait.
@@ -79,6 +81,7 @@ class RespConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Forget the connection; a command that waits is given up, another one continues."""
         self._transport = None
+        self._caller.gone = True
         self._door.sessions.pop(self._session.id, None)
         if self._session.blocked and self._task is not None:
             self._task.cancel()
@@ -105,6 +108,8 @@ class RespConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Answer what a client has sent before it closed its side, unless it waits; then close."""
         self._no_more = True
+        # It may be gone altogether: what cannot be sent to the store soon is given up.
+        self._caller.gone = True
         self._go_on()
         # TLS cannot be closed on one side only.
         tls = self._transport is None or self._transport.get_extra_info("sslcontext") is not None
@@ -186,6 +191,7 @@ class RespConnection(asyncio.Protocol):
             self._task = asyncio.get_running_loop().create_task(
                 self._finish_later(found, words, holds=not command.blocking)
             )
+            call_for(self._task, (self._caller,))
             return None
         return encode_reply(found, session.protocol)
 
@@ -205,7 +211,11 @@ class RespConnection(asyncio.Protocol):
         session = self._session
         try:
             if holds:
+                waits = self._door.at_store.locked()
                 async with self._door.at_store:
+                    if waits and self._caller.gone:
+                        work.close()
+                        raise CallerGone
                     found = await work
             else:
                 found = await work
@@ -235,7 +245,7 @@ class RespConnection(asyncio.Protocol):
 
         self._door.commands += count - 1
         try:
-            self._door.writes.add(write.stream, write.entries, write.size, done)
+            self._door.writes.add(write.stream, write.entries, write.size, done, self._caller)
         except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
             asyncio.get_running_loop().call_soon(done, error, 0)
 
