@@ -23,10 +23,10 @@ from headwater.lazy_names import extra_needed
 from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.recorder import MOST_SERIES
 from headwater.profiles import store_of
-from headwater.serve.http.cors import check_origin
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.asgi_replies import AsgiReplies, Receive, Send, wait_until_gone
 from headwater.serve.http.authorization import cookie_credentials
+from headwater.serve.http.cors import check_origin
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.handler import Handler
 from headwater.serve.http.limits import HttpLimits

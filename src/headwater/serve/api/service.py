@@ -17,13 +17,13 @@ import msgspec
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.serve.api.audit import audited
 from headwater.serve.api.calls import ApiCall, Served, media_type
-from headwater.serve.http.cors import Cors, check_local
 from headwater.serve.api.formats import body_fault
 from headwater.serve.api.problems import problem_of, problem_of_refusal
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.routes import JSON, Answered, NoQuery, Route, Router
 from headwater.serve.api.waiting import WaitingCalls
 from headwater.serve.http.authorization import check_grant, is_bearer, shown_grant
+from headwater.serve.http.cors import Cors, check_local
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.tokens import Grant, Scope

@@ -36,8 +36,8 @@ class RespConnection(asyncio.Protocol):
     """One connection."""
 
     __slots__ = (
-        "_ahead", "_all_open", "_begun_at", "_busy", "_caller", "_door", "_ending", "_full", "_held",
-        "_no_more", "_parser", "_paused", "_session", "_task", "_to_take",
+        "_ahead", "_all_open", "_begun_at", "_busy", "_caller", "_door", "_ending", "_full",
+        "_held", "_no_more", "_parser", "_paused", "_session", "_task", "_to_take",
         "_to_take_since", "_transport", "_written",
     )  # fmt: skip
 
