@@ -22,6 +22,7 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request, Str
 from headwater.serve.http.parsing import PIECE_BYTES, RequestParser
 from headwater.serve.http.streaming import ReplyPump
 from headwater.serve.http.taking import Taking
+from headwater.serve.tokens import digest_of
 from headwater.store.callers import Caller
 
 # How long a client that was refused is listened to, so that it reads the answer before it learns
@@ -143,8 +144,11 @@ class HttpConnection(asyncio.Protocol):
     def _admit(self, method: str, path: str, authorization: str) -> Admitted:
         admitted = self._handler.admit(method, path, authorization)
         if admitted.known and not self._known:
+            if not self._all_open.know(self, digest_of(authorization)):
+                raise Refused(
+                    503, "this token has too many connections open; close some of them", close=True
+                )
             self._known = True
-            self._all_open.know(self)
         return admitted
 
     def _go_on(self) -> None:
@@ -281,9 +285,14 @@ class HttpConnection(asyncio.Protocol):
         self._write(reply.spelled(time.time(), keep_alive=not self._ending, bodiless=bodiless))
 
     @property
+    def sheddable(self) -> bool:
+        """Whether no request is under way that is not answered yet."""
+        return self._request is None or self._pump is not None
+
+    @property
     def sheddable_bytes(self) -> int:
         """How many bytes ``shed`` would free: none of a request that is not answered yet."""
-        return self._held.bytes if self._request is None or self._pump is not None else 0
+        return self._held.bytes if self.sheddable else 0
 
     def _count_held(self) -> None:
         """Count what is buffered here now; this connection may be shed by it, as may others."""
@@ -304,7 +313,7 @@ class HttpConnection(asyncio.Protocol):
 
     def shed(self, reason: str) -> None:
         """Close the connection to make room; with an answer if the client waits for one."""
-        if self._transport is None or (self._request is not None and self._pump is None):
+        if self._transport is None or not self.sheddable:
             return
         if self._pump is not None or self._lingers_until or self._transport.get_write_buffer_size():
             self.abort()

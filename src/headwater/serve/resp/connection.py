@@ -182,8 +182,10 @@ class RespConnection(asyncio.Protocol):
             found = call_command(command, session, words)
         except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
             return encode_reply(refusal(error, words), session.protocol)
-        if command.scope is None:
-            self._note_grant()
+        if command.scope is None and not self._note_grant():
+            session.ending = True
+            why = "this token has too many connections open; close some of them"
+            return encode_reply(ErrorReply("ERR", why), session.protocol)
         if type(found) is Write:
             self._write(found, words)
             return None
@@ -195,14 +197,19 @@ class RespConnection(asyncio.Protocol):
             return None
         return encode_reply(found, session.protocol)
 
-    def _note_grant(self) -> None:
-        """Widen or narrow the limits of a client that has logged in or out."""
-        if self._session.grant is not None:
-            if self._parser.limits is ANONYMOUS:
-                self._parser.limits = self._door.limits.known
-                self._all_open.know(self)
-        else:
+    def _note_grant(self) -> bool:
+        """Widen or narrow the limits of a client that has logged in or out.
+
+        Returns False for one whose token has no place left.
+        """
+        grant = self._session.grant
+        if grant is None:
             self._parser.limits = ANONYMOUS
+        elif self._parser.limits is ANONYMOUS:
+            if not self._all_open.know(self, grant.digest):
+                return False
+            self._parser.limits = self._door.limits.known
+        return True
 
     async def _finish_later(
         self, work: Coroutine[Any, Any, Any], words: list[bytes], *, holds: bool
@@ -278,6 +285,11 @@ class RespConnection(asyncio.Protocol):
     # Bytes, time and the end
 
     @property
+    def sheddable(self) -> bool:
+        """Whether no command is under way, or one that waits for messages."""
+        return not self._busy or (self._session.blocked and self._task is not None)
+
+    @property
     def sheddable_bytes(self) -> int:
         """How many bytes ``shed`` would free: none of those of a command under way."""
         return 0 if self._busy else self._held.bytes
@@ -300,7 +312,10 @@ class RespConnection(asyncio.Protocol):
 
     def shed(self, reason: str) -> None:
         """Close the connection to make room."""
-        if self._transport is None or self._busy:
+        if self._transport is None or not self.sheddable:
+            return
+        if self._busy:
+            self.finish()
             return
         if not self._transport.get_write_buffer_size():
             self._transport.write(encode_reply(ErrorReply("ERR", reason), 2))
