@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from headwater.errors import InvalidInput
+from headwater.inputs import OWN_PREFIX
 
-OWN_PREFIX: Final = "hw."
 EVERYTHING: Final = "*"
 
 
