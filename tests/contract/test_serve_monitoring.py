@@ -100,6 +100,17 @@ def test_who_watches_is_told_that_the_process_lives_and_whether_its_store_answer
         assert asked(f"{url}/elsewhere")[0] == 404
 
 
+def test_only_who_has_a_token_learns_why_a_process_is_not_ready() -> None:
+    async def ready() -> str:
+        return "the store at redis://db.internal does not answer"
+
+    tokens = Tokens([("sesame-sesame", Scope.READ)])
+    with monitored(LOOPBACK, tokens, ready=ready) as url:
+        status, why = asked(f"{url}/readyz")
+        assert (status, "internal" in why) == (503, False)
+        assert "internal" in asked(f"{url}/readyz", "sesame-sesame")[1]
+
+
 def test_metrics_need_a_token_where_there_are_tokens_and_health_does_not() -> None:
     with pytest.raises(InvalidInput, match="give a token"), monitored(ListenAddress("0.0.0.0", 0)):
         pass
@@ -140,6 +151,22 @@ def test_a_streamer_shows_its_outbox_where_it_is_watched(server: Server, tmp_pat
         finally:
             streamer.send_signal(signal.SIGTERM)
         assert streamer.wait(60) == 0
+
+
+def test_a_store_that_refuses_is_said_to_refuse_and_not_to_be_slow(server: Server) -> None:
+    async def refusing() -> str | None:
+        async with headwater.aio.connect(server.url) as hw:
+            assert await store_missing(hw) is None
+            server.kill()
+            try:
+                return await store_missing(hw)
+            finally:
+                server.restart()
+
+    why = asyncio.run(refusing())
+    assert why is not None
+    assert "cannot reach the store" in why
+    assert "too slow" not in why
 
 
 def test_a_store_that_is_frozen_is_said_to_be_too_slow(server: Server) -> None:

@@ -32,7 +32,7 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request, Str
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
 from headwater.serve.processes import ServerProcess
-from headwater.serve.readiness import READY_S, store_missing
+from headwater.serve.readiness import NOT_READY, READY_S, store_missing
 from headwater.serve.tokens import Scope, Tokens
 
 log = logging.getLogger("headwater.serve")
@@ -161,7 +161,7 @@ class _Monitor:
             raise Refused(405, "this is only read", "GET, HEAD")
         needed = Scope.READ if path == METRICS else None
         grant = authorize(self._tokens, authorization, needed)
-        return Admitted(path, known=grant is not None)
+        return Admitted((path, grant is not None), known=grant is not None)
 
     def handle(self, request: Request, answer: Callable[[Reply | StreamedReply], None]) -> None:
         """Answer a request that was admitted, later."""
@@ -170,24 +170,24 @@ class _Monitor:
             try:
                 if not self.needs_token:
                     check_local(request.headers, None)
-                answer(await self._reply(request.action))
+                answer(await self._reply(*request.action))
             except Refused as refused:
                 answer(self.refuse(refused))
             except Exception:  # the client waits for an answer, whatever it is
-                log.exception("%s could not be answered", request.action)
+                log.exception("%s could not be answered", request.path)
                 answer(self.refuse(Refused(500, "this failed; the log of the process says why")))
 
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _reply(self, path: str) -> Reply:
+    async def _reply(self, path: str, known: bool) -> Reply:
         if path == METRICS:
             return Reply(200, await self._metrics(), CONTENT_TYPE)
         missing = None if path == HEALTH else await self._missing()
         if missing is None:
             return Reply(200, b"ok\n", _TEXT)
-        return Reply(503, f"{missing}\n".encode(), _TEXT)
+        return Reply(503, f"{missing if known else NOT_READY}\n".encode(), _TEXT)
 
     async def _missing(self) -> str | None:
         try:
