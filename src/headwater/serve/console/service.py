@@ -115,7 +115,7 @@ class Console:
     def _admit(self, method: str, path: str, grant: Grant | None) -> Admitted:
         if method not in ("GET", "HEAD", "POST"):
             raise Refused(405, "the console takes GET and POST", "GET, HEAD, POST")
-        if path == "/":
+        if path in ("/", HOME + "/"):
             return Admitted(_TO_HOME, known=not self.needs_token)
         asset = find_asset(path.removeprefix(HOME + "/static/"))
         if asset is not None:
