@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import urllib.error
@@ -23,6 +24,7 @@ from headwater.outbox import Outbox
 from headwater.serve.listening import ListenAddress
 from headwater.serve.monitoring import monitored, store_ready
 from headwater.serve.readiness import store_missing
+from headwater.serve.token_file import add_token
 from headwater.serve.tokens import Scope, Tokens
 from headwater.workers.queue_worker import QueueWorker
 from tests.support.commands import PROGRAM
@@ -181,3 +183,23 @@ def test_a_store_that_is_frozen_is_said_to_be_too_slow(server: Server) -> None:
                 os.kill(pid, signal.SIGCONT)
 
     assert asyncio.run(frozen()) == "the store does not answer: it is too slow"
+
+
+def test_the_log_lines_of_a_server_have_their_time_and_level(
+    server: Server, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens.json"
+    add_token(tokens, "ann", {Scope.READ: ["*"]})
+    # It is warned that tokens travel in clear text.
+    words = [str(PROGRAM), "serve", "--http", "0.0.0.0:0", "--tokens", str(tokens)]
+    with subprocess.Popen(
+        [*words, "--store", server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as serving:
+        assert serving.stdout is not None
+        assert serving.stderr is not None
+        assert b"serving on" in serving.stdout.readline()
+        serving.send_signal(signal.SIGTERM)
+        line = serving.stderr.readline().decode()
+        assert serving.wait(60) == 0
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING headwater\.serve: ", line)
+    assert "clear text" in line
