@@ -97,7 +97,16 @@ def server(fsync: str) -> Iterator[redis.Redis]:
         if fsync == "always":
             aof = ["--appendonly", "yes", "--appendfsync", "always"]
         words = [server_binary(), "--port", "0", "--unixsocket", socket, "--dir", folder]
-        words += ["--save", "", "--logfile", str(Path(folder) / "log"), *aof]
+        # A unix socket whose backlog is full refuses connections; a thousand come at once.
+        words += [
+            "--tcp-backlog",
+            "4096",
+            "--save",
+            "",
+            "--logfile",
+            str(Path(folder) / "log"),
+            *aof,
+        ]
         process = subprocess.Popen(words)
         client = redis.Redis(unix_socket_path=socket, socket_timeout=600)
         try:

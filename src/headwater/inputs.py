@@ -23,6 +23,7 @@ Span: TypeAlias = "int | dt.timedelta | str"
 DEADLINE: Final = "ack_ms (or retry_ms)"
 LEASE: Final = "ack_ms (or lease_ms)"
 MAX_NAME_BYTES: Final = 200
+OWN_PREFIX: Final = "hw."
 # Scores and Lua's numbers are doubles: whole numbers are exact up to here.
 MAX_EXACT: Final = 2**53 - 1
 MAX_MS: Final = 10 * 365 * 24 * 3600 * 1000
@@ -53,6 +54,21 @@ def check_name(name: str, what: str) -> str:
                 "and other characters except braces and white space"
             )
     return name
+
+
+class OwnName(str):
+    """A name that Headwater gives to an object of its own: it begins with ``hw.``."""
+
+    __slots__ = ()
+
+
+def refuse_own_name(name: str, what: str) -> None:
+    """Refuse a name of Headwater's own for an object that a user creates or writes to."""
+    if name.startswith(OWN_PREFIX) and not isinstance(name, OwnName):
+        raise InvalidInput(
+            f"{name!r} cannot be the name of a {what}: names that begin with {OWN_PREFIX!r} are "
+            "Headwater's own; choose another"
+        )
 
 
 def check_int(value: int, what: str, least: int, most: int) -> int:

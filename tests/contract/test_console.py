@@ -75,6 +75,12 @@ def test_a_ruler_shows_what_became_of_every_offset(browser: ApiClient, filled: F
     assert "550 – 560" in text_of(zoomed)
 
 
+@pytest.mark.parametrize("path", ["/", "/console/"])
+def test_the_address_of_the_console_may_end_with_a_slash(browser: ApiClient, path: str) -> None:
+    answer = browser.get(path)
+    assert (answer.status, answer.headers["location"]) == (303, "/console")
+
+
 @pytest.mark.parametrize("at", ["first", "last", "1500", "1,500", "2020-01-01T00:00:00Z"])
 def test_messages_are_shown_from_any_place(browser: ApiClient, filled: Filled, at: str) -> None:
     shown = text_of(browser.get(f"{path_of('/streams/{stream}', filled)}?at={quote(at)}"))

@@ -66,6 +66,23 @@ def _is_answered(door: RespServer) -> bool:
     return False
 
 
+def test_the_connections_of_one_token_keep_no_other_out(stores: Stores) -> None:
+    tokens = Tokens([("reader", Scope.READ), ("keeper", Scope.ADMIN)])
+    with (
+        RespServer(stores.url("plain"), tokens, RespLimits(max_connections=4)) as door,
+        contextlib.ExitStack() as opened,
+    ):
+        readers = [opened.enter_context(door.raw()) for _ in range(5)]
+        replies = [reader.ask("AUTH", "reader") for reader in readers]
+        assert replies[:4] == [b"OK"] * 4
+        assert "too many connections" in str(replies[4])
+        keepers = [opened.enter_context(door.raw()) for _ in range(3)]
+        assert [keeper.ask("AUTH", "keeper") for keeper in keepers[:2]] == [b"OK"] * 2
+        assert "too many connections" in str(keepers.pop().ask("AUTH", "keeper"))
+        for served in (*readers[2:4], *keepers):
+            assert served.ask("PING") == b"PONG"
+
+
 def test_a_client_that_does_not_read_is_not_answered_further_and_then_closed(
     stores: Stores, name: str
 ) -> None:

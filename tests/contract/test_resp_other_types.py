@@ -21,6 +21,12 @@ def client(door: RespServer) -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.parametrize("command", ["TINFO", "QSTATS", "TPINFO"])
+def test_a_name_that_nobody_has_used_is_an_error_that_names_it(client: Any, command: str) -> None:
+    with pytest.raises(redis.ResponseError, match=r"NOTFOUND .*'typo'"):
+        client.execute_command(command, "typo")
+
+
 def test_queues_push_pop_and_settle(client: Any, name: str) -> None:
     ask = client.execute_command
     first = ask("QPUSH", name, "one")

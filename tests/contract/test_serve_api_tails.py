@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import headwater
+from headwater.serve.api.tails import KEEP_ALIVE_MS
+from headwater.serve.http.limits import HttpLimits
 from headwater.serve.token_file import TokenFile, add_token, remove_token
 from headwater.serve.tokens import Scope
-from tests.support.api import ApiServer, messages_of
+from tests.support.api import ApiClient, ApiServer, messages_of, serving
+from tests.support.servers import until
 from tests.support.stores import Stores
 
 
@@ -157,6 +163,70 @@ def test_a_tail_ends_when_its_token_is_taken_back(
         assert other.get("/healthz").status == 200
         client.close()
         other.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/streams/NAME/tail", "/v1/topics/NAME/tail"])
+def test_an_idle_tail_ends_soon_after_its_token_is_removed(
+    stores: Stores, name: str, tmp_path: Path, path: str
+) -> None:
+    file = tmp_path / "tokens.json"
+    keeper = add_token(file, "keeper", {Scope.ADMIN: ["*"]})
+    reader = add_token(file, "reader", {Scope.READ: ["*"]})
+    with ApiServer(stores.url("plain"), TokenFile(file)) as api:
+        admin, client = api.client(keeper), api.client(reader)
+        assert admin.post(messages_of(name), {"value": "1"}).status == 201
+        assert admin.ask("PUT", f"/v1/topics/{name}", {"partitions": 2}).status == 200
+        events = client.events(path.replace("NAME", name))
+        until(lambda: b"headwater_sse_tails 1" in admin.get("/metrics").body or "topic" in path)
+        removed = time.monotonic()
+        remove_token(file, "reader")
+        assert list(events) == []
+        # Within a second, where the machine has the time.
+        assert time.monotonic() - removed < KEEP_ALIVE_MS / 1000 / 3
+
+
+def test_the_tails_of_one_token_keep_no_other_and_no_health_check_out(
+    stores: Stores, name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tokens.json"
+    keeper = add_token(file, "keeper", {Scope.ADMIN: ["*"]})
+    reader = add_token(file, "reader", {Scope.READ: ["*"]})
+    limits = HttpLimits(max_connections=20, max_anonymous=5)
+    with ApiServer(stores.url("plain"), TokenFile(file), limits) as api:
+        tails = [api.client(reader).events(f"/v1/streams/{name}/tail") for _ in range(20)]
+        assert api.client(reader).get(messages_of(name)).status == 503
+        assert api.client().get("/healthz").status == 200
+        admin = api.client(keeper)
+        assert admin.post(messages_of(name), {"value": "1"}).status == 201
+        assert [next(tail)["id"] for tail in tails[1:]] == ["1"] * 19
+        assert list(tails[0]) == [], "it gave up its place"
+        assert api.client(reader).get(messages_of(name)).status == 503
+
+
+def test_a_health_check_is_answered_soon_while_a_hundred_greedy_tails_read(
+    stores: Stores, name: str
+) -> None:
+    with (
+        serving(stores.url("plain")) as (port, _),
+        headwater.connect(stores.url("plain")) as hw,
+        ExitStack() as opened,
+    ):
+        for _ in range(6):
+            # Bytes that are no text are spelled in base64, which takes the longest.
+            hw.stream(name).write_many([("t", b"\xff" * 4000)] * 1000)
+        checked = ApiClient(port)
+        opened.callback(checked.close)
+        for _ in range(100):
+            greedy = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+            path = f"/v1/streams/{name}/tail?from=first"
+            greedy.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        took = []
+        for _ in range(100):
+            began = time.monotonic()
+            assert checked.get("/healthz").status == 200
+            took.append(time.monotonic() - began)
+        # Some hundredths of a second, and several seconds where all tails go in one round.
+        assert max(took) < 2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import urllib.error
@@ -23,6 +24,7 @@ from headwater.outbox import Outbox
 from headwater.serve.listening import ListenAddress
 from headwater.serve.monitoring import monitored, store_ready
 from headwater.serve.readiness import store_missing
+from headwater.serve.token_file import add_token
 from headwater.serve.tokens import Scope, Tokens
 from headwater.workers.queue_worker import QueueWorker
 from tests.support.commands import PROGRAM
@@ -100,6 +102,17 @@ def test_who_watches_is_told_that_the_process_lives_and_whether_its_store_answer
         assert asked(f"{url}/elsewhere")[0] == 404
 
 
+def test_only_who_has_a_token_learns_why_a_process_is_not_ready() -> None:
+    async def ready() -> str:
+        return "the store at redis://db.internal does not answer"
+
+    tokens = Tokens([("sesame-sesame", Scope.READ)])
+    with monitored(LOOPBACK, tokens, ready=ready) as url:
+        status, why = asked(f"{url}/readyz")
+        assert (status, "internal" in why) == (503, False)
+        assert "internal" in asked(f"{url}/readyz", "sesame-sesame")[1]
+
+
 def test_metrics_need_a_token_where_there_are_tokens_and_health_does_not() -> None:
     with pytest.raises(InvalidInput, match="give a token"), monitored(ListenAddress("0.0.0.0", 0)):
         pass
@@ -142,6 +155,22 @@ def test_a_streamer_shows_its_outbox_where_it_is_watched(server: Server, tmp_pat
         assert streamer.wait(60) == 0
 
 
+def test_a_store_that_refuses_is_said_to_refuse_and_not_to_be_slow(server: Server) -> None:
+    async def refusing() -> str | None:
+        async with headwater.aio.connect(server.url) as hw:
+            assert await store_missing(hw) is None
+            server.kill()
+            try:
+                return await store_missing(hw)
+            finally:
+                server.restart()
+
+    why = asyncio.run(refusing())
+    assert why is not None
+    assert "cannot reach the store" in why
+    assert "too slow" not in why
+
+
 def test_a_store_that_is_frozen_is_said_to_be_too_slow(server: Server) -> None:
     async def frozen() -> str | None:
         async with headwater.aio.connect(server.url) as hw:
@@ -154,3 +183,23 @@ def test_a_store_that_is_frozen_is_said_to_be_too_slow(server: Server) -> None:
                 os.kill(pid, signal.SIGCONT)
 
     assert asyncio.run(frozen()) == "the store does not answer: it is too slow"
+
+
+def test_the_log_lines_of_a_server_have_their_time_and_level(
+    server: Server, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens.json"
+    add_token(tokens, "ann", {Scope.READ: ["*"]})
+    # It is warned that tokens travel in clear text.
+    words = [str(PROGRAM), "serve", "--http", "0.0.0.0:0", "--tokens", str(tokens)]
+    with subprocess.Popen(
+        [*words, "--store", server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as serving:
+        assert serving.stdout is not None
+        assert serving.stderr is not None
+        assert b"serving on" in serving.stdout.readline()
+        serving.send_signal(signal.SIGTERM)
+        line = serving.stderr.readline().decode()
+        assert serving.wait(60) == 0
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING headwater\.serve: ", line)
+    assert "clear text" in line

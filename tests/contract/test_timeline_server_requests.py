@@ -79,7 +79,7 @@ def test_an_answer_is_not_partial_for_the_key_of_a_neighbour(three: list[Replica
 
     def select(key: bytes) -> Request:
         query = f"key={b64(key)}"
-        return Request("GET", "/", query, "select", True, b"")
+        return Request("GET", "/", query, ("select", True), True, b"")
 
     async def ask() -> tuple[list[Reply], Tally]:
         loop, tally = asyncio.get_running_loop(), Tally()
@@ -165,10 +165,11 @@ def test_a_body_over_the_limit_is_refused(three: list[Replica]) -> None:
 
 def test_a_client_that_does_not_wait_is_answered_in_order(roshi: Client) -> None:
     body = json.dumps([element("k", 1, "a")]).encode()
-    insert = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    select = b"GET /?key=aw HTTP/1.1\r\nHost: x\r\n\r\n"
+    insert = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    select = b"GET /?key=aw HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.create_connection(("127.0.0.1", roshi.port)) as raw:
-        raw.sendall(insert + select + select.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+        last = select.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        raw.sendall(insert + select + last)
         text = raw.makefile("rb").read()
     assert text.count(b"HTTP/1.1 200 OK") == 3
     assert text.count(b'"inserted":1') == 1
@@ -188,7 +189,8 @@ def test_only_who_has_a_token_may_ask_and_a_read_token_may_not_write(three: list
         assert client.ask("POST", "/", tuples, token="all").status == 200
         assert client.ask("POST", "/select", [b64("k")], token="look").status == 200
         assert client.ask("GET", "/metrics", token="look").status == 200
-        assert client.ask("GET", "/health").status == 200
+        assert client.ask("GET", "/health").body == {"status": "ok"}, "not which instances"
+        assert len(client.ask("GET", "/health", token="look").body["instances"]) == 3
         client.close()
 
 
@@ -214,7 +216,7 @@ def test_a_fault_while_the_health_is_found_out_is_answered(
             service = Service(farm, ServerMetrics(shared_memory(1), 0), Tokens())
             farm.status = None  # type: ignore[assignment, method-assign]
             answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            request = Request("GET", "/health", "", "health", True, b"")
+            request = Request("GET", "/health", "", ("health", True), True, b"")
             service.handle(request, answered.set_result)
             return await asyncio.wait_for(answered, 60)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -157,6 +158,8 @@ def serving(store: str, *options: str) -> Iterator[tuple[int, subprocess.Popen[s
     ) as process:
         assert process.stdout is not None
         try:
-            yield int(process.stdout.readline().rpartition(":")[2]), process
+            said = re.search(r"http://[^ ]*:(\d+)", process.stdout.readline())
+            assert said is not None
+            yield int(said[1]), process
         finally:
             process.kill()

@@ -22,7 +22,7 @@ PATIENCE_MS = 120_000
 
 
 @contextlib.contextmanager
-def open_browser() -> Iterator[Browser]:
+def open_browser(*switches: str) -> Iterator[Browser]:
     """Start a Chromium; skips the test, with the reason, where none can be had."""
     pytest.importorskip("playwright", reason="playwright is not installed")
     from playwright.sync_api import Error, sync_playwright
@@ -34,6 +34,7 @@ def open_browser() -> Iterator[Browser]:
                 try:
                     browser = playwright.chromium.launch(
                         executable_path=one.program,
+                        args=switches,
                         env={**os.environ, **one.environment},
                         timeout=PATIENCE_MS,
                     )

@@ -70,12 +70,14 @@ def test_an_empty_token_is_refused() -> None:
         Tokens([("", Scope.READ)])
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "::1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "::1", "0:0::1"])
 def test_the_loopback_needs_no_token(host: str) -> None:
     ListenAddress(host, 0).check(Tokens())
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", ""])
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "192.0.2.1", "example.com", "", "127.evil.example"]
+)
 def test_any_wider_address_needs_a_token(host: str) -> None:
     with pytest.raises(InvalidInput, match="give a token"):
         ListenAddress(host, 0).check(Tokens())

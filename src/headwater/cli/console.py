@@ -37,6 +37,7 @@ def console(
         from headwater.serve.api.server import StoreServer
         from headwater.serve.console.service import HOME, Console
         from headwater.serve.listening import parse_address
+    from headwater.app.log_lines import configure
     from headwater.profiles import store_of
     from headwater.serve.http.limits import HttpLimits
     from headwater.serve.tokens import Tokens
@@ -61,4 +62,5 @@ def console(
 
             webbrowser.open(url + HOME)
 
+    configure("text", None, {})
     server.run(ready)

@@ -83,6 +83,7 @@ def serve(
         from headwater.serve.api.server import RespListening, StoreServer, tls_context
         from headwater.serve.console.service import HOME, Console
         from headwater.serve.listening import parse_address
+    from headwater.app.log_lines import configure
     from headwater.profiles import store_of
     from headwater.serve.token_file import TokenFile
     from headwater.serve.tokens import Tokens
@@ -112,4 +113,5 @@ def serve(
         output.say(f"serving on {' and '.join(urls)}")
         output.say(f"console at {urls[0]}{HOME}")
 
+    configure("text", None, {})
     server.run(ready)

@@ -27,6 +27,7 @@ from headwater.ick.replies import (
     pairs_of,
 )
 from headwater.ick.types import Added, Listed, Place
+from headwater.inputs import refuse_own_name
 from headwater.sizes import check_max_bytes
 from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
@@ -67,6 +68,7 @@ class IckHandle:
 
 def add(ick: IckHandle, scores: Scores) -> Operation[Added]:
     """Mark members as dirty; one that is in the producer set takes the lower score."""
+    refuse_own_name(ick.key, "dirty list")
     words = spell_pairs(scores)
     new = lowered = 0
     # A repeat only makes members dirty again that were cleaned in between.

@@ -15,6 +15,7 @@ from headwater.failures import (
     LetterFilter,
     read_failure,
 )
+from headwater.inputs import OwnName
 from headwater.log import counts, node
 from headwater.log.ack_arguments import Letters, Span, letters_and_ranges, ranges_of
 from headwater.log.fetching import fetch, fetch_part, refuse_missing
@@ -85,7 +86,8 @@ def bury(group: GroupHandle) -> Operation[int]:
             for first, last in ranges
             for offset in range(first, last + 1)
         ]
-        target = StreamHandle(batch.stream, group.stream.registered)
+        # Its name was accepted when the group was told it, perhaps by an older release.
+        target = StreamHandle(OwnName(batch.stream), group.stream.registered)
         # A message may have been evicted since the first try: then the content of that try is kept.
         letters_batch = node.batch_of(
             [letter.tag for letter in letters],

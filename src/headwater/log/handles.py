@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from headwater.codecs import Coder
 from headwater.errors import InvalidInput, UnknownGroup
+from headwater.inputs import refuse_own_name
 from headwater.log.entries import encoded_entries
 from headwater.log.history import NOTHING_SEEN, SeenHistory
 from headwater.log.keys import STREAMS, stream_key
@@ -144,7 +145,8 @@ class GroupHandle:
         check_name(self.member, "member")
         self.option_words = self.options.words(f"{self.stream.name}.{self.name}.dead")
         if self.options.dead_letters not in (None, False):
-            check_name(str(self.option_words[2]), "stream of dead letters")
+            letters = check_name(str(self.option_words[2]), "stream of dead letters")
+            refuse_own_name(letters, "stream of dead letters")
 
     @property
     def key(self) -> str:

@@ -7,7 +7,14 @@ from typing import Final
 from headwater import inputs
 from headwater.inputs import check_block, check_ms, check_name, to_ms
 
-__all__ = ["check_block", "check_count", "check_ms", "check_name", "check_offset", "to_ms"]
+__all__ = [
+    "check_block",
+    "check_count",
+    "check_ms",
+    "check_name",
+    "check_offset",
+    "to_ms",
+]
 
 MAX_NAME_BYTES: Final = inputs.MAX_NAME_BYTES
 MAX_TAG_BYTES: Final = 4096

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from headwater.errors import InvalidInput, UnknownStream
+from headwater.inputs import refuse_own_name
 from headwater.log import grouping
 from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle
 from headwater.log.limits import MAX_OFFSET, check_name
@@ -76,7 +77,7 @@ class ReplayRequest(NamedTuple):
         check_name(self.source, "stream")
         if self.into is None and self.group is None:
             raise InvalidInput("a replay needs a stream or a sandbox group; give into or group")
-        check_name(self.target, "stream")
+        refuse_own_name(check_name(self.target, "stream"), "stream")
         if self.target == self.source:
             raise InvalidInput("a stream cannot be replayed into itself; name another one")
         if self.group is not None:

@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from headwater.errors import InvalidInput, StagingGone
-from headwater.inputs import Duration
+from headwater.inputs import Duration, refuse_own_name
 from headwater.log import counts, node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_count, check_ms, check_name
@@ -47,6 +47,7 @@ def stage_nodes(
     keep_ms: Duration = STAGED_MS,
 ) -> Operation[int]:
     """Stage nodes that are packed already; returns the place of the next one."""
+    refuse_own_name(stream.name, "stream")
     check_count(place, "place", MAX_OFFSET)
     head: tuple[Argument, ...] = (
         check_name(staging, "staging"),

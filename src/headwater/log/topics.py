@@ -16,6 +16,7 @@ import pyarrow as pa
 from headwater.codecs import Coder
 from headwater.errors import HeadwaterError, InvalidInput, PartitionMismatch
 from headwater.headers import GivenHeaders
+from headwater.inputs import refuse_own_name
 from headwater.log import arrow_compute as pc
 from headwater.log import node, reading, retention, writing
 from headwater.log.entries import encoded_entries
@@ -75,6 +76,7 @@ class TopicHandle:
         Raises PartitionMismatch when another number is wanted.
         """
         if not self._streams:
+            refuse_own_name(self.name, "topic")
             args = (self.wanted or 0, DEFAULT_PARTITIONS)
             has = yield Call("hw_topic_open", self.key, args, repeatable=True)
             if self.wanted is not None and self.wanted != has:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headwater.errors import InvalidInput, LogError, StoreError
 from headwater.headers import Carried, GivenHeaders, encode_headers
+from headwater.inputs import refuse_own_name
 from headwater.log import arrow_compute as pc
 from headwater.log import history, node
 from headwater.log.entries import batch_of_entries
@@ -61,6 +62,7 @@ def write(
         value = _bytes(value)
     if not isinstance(tag, str):
         raise InvalidInput(f"a tag must be a str, not {type(tag).__name__}")
+    refuse_own_name(stream.name, "stream")
     if len(value) > MAX_VALUE_BYTES:
         raise InvalidInput(
             f"a value may have {MAX_VALUE_BYTES} bytes, not {len(value)}; make it smaller"
@@ -121,6 +123,7 @@ def append(
     Raises ReusedSequence when it has other content, unless the contents are not to be compared,
     and StaleSequence. ``like`` is the content that counts for that, in place of the batch's own.
     """
+    refuse_own_name(stream.name, "stream")
     node.check_batch(batch)
     head = _head(backlog, producer, sequence)
     if not batch.num_rows:

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.codecs import Coder
 from headwater.errors import InvalidInput
-from headwater.inputs import Duration, whole_ms
+from headwater.inputs import Duration, refuse_own_name, whole_ms
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import Start, check_start
@@ -93,7 +93,9 @@ class ConsumerPlan:
 
     def dead_letters(self, stream: str) -> str:
         """Return the name of the stream with the dead letters of a stream."""
-        return check_name(letters_stream(stream, self.name), "stream for dead letters")
+        letters = check_name(letters_stream(stream, self.name), "stream for dead letters")
+        refuse_own_name(letters, "stream for dead letters")
+        return letters
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from headwater.errors import InvalidInput, StoreError
 from headwater.headers import Carried, GivenHeaders, encode_headers
-from headwater.inputs import Duration, check_ms
+from headwater.inputs import Duration, check_ms, refuse_own_name
 from headwater.queue.bundles import with_checksums, with_headers
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import (
@@ -63,6 +63,7 @@ def push_many(
     headers: HeadersOfMany | None = None,
 ) -> Operation[list[str]]:
     """Put messages into the queue, all or none, and return their ids."""
+    refuse_own_name(queue.name, "queue")
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidInput(f"values must be several values, not {type(values).__name__}; use push")
     words: list[Any] = [check_value(value) for value in values]

@@ -6,7 +6,7 @@ import contextlib
 from typing import Literal, get_args
 
 from headwater.errors import InvalidInput, StoreError, fault_of_one
-from headwater.inputs import Duration, check_int, check_ms
+from headwater.inputs import Duration, check_int, check_ms, refuse_own_name
 from headwater.limiting import Limits, check_for_queue
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import QUEUES
@@ -27,6 +27,7 @@ def configure(
     longest_backoff_ms: Duration | None,
 ) -> Operation[QueueSettings]:
     """Set what is given, leave the rest, and return the settings."""
+    refuse_own_name(queue.name, "queue")
     if backoff is not None and backoff not in get_args(Backoff):
         raise InvalidInput(f"backoff must be one of {get_args(Backoff)}, not {backoff!r}")
     args: tuple[Argument, ...] = (
@@ -43,6 +44,7 @@ def configure(
 
 def limit(queue: QueueHandle, limits: Limits) -> Operation[Limits]:
     """Set how many messages are in flight and how fast they go; returns the limits before."""
+    refuse_own_name(queue.name, "queue")
     check_for_queue(limits)
     call = Call("hw_queue_limit", queue.key, (limits.stored(),), repeatable=True)
     before = Limits.of_stored((yield call))

@@ -24,10 +24,10 @@ from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.recorder import MOST_SERIES
 from headwater.outages import START_MS
 from headwater.profiles import store_of
-from headwater.serve.api.cors import check_origin
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.asgi_replies import AsgiReplies, Receive, Send, wait_until_gone
 from headwater.serve.http.authorization import cookie_credentials
+from headwater.serve.http.cors import check_origin
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.handler import Handler
 from headwater.serve.http.limits import HttpLimits
@@ -35,6 +35,7 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request, Str
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.token_file import TokenFile
 from headwater.serve.tokens import Grant, Tokens
+from headwater.store.callers import Caller
 
 AsgiScope: TypeAlias = MutableMapping[str, Any]
 # Says what the client of a request may do; None for one that may ask for nothing.
@@ -209,9 +210,10 @@ class AsgiApp:
                 body,
                 headers=headers,
                 root=root,
+                caller=(caller := Caller()),
             )
             try:
-                reply = await _answered(service, request, receive)
+                reply = await _answered(service, request, caller, receive)
             except _ClientGone:
                 return
         service.count(reply)
@@ -258,9 +260,9 @@ class AsgiApp:
 
 
 async def _answered(
-    service: GrantedHandler, request: Request, receive: Receive
+    service: GrantedHandler, request: Request, caller: Caller, receive: Receive
 ) -> Reply | StreamedReply:
-    """Return the answer to a request; raises _ClientGone if nobody waits for it any more."""
+    """Return the answer to a request; raises _ClientGone if its caller does not wait any more."""
     answer: asyncio.Future[Reply | StreamedReply] = asyncio.get_running_loop().create_future()
 
     def answered(reply: Reply | StreamedReply) -> None:
@@ -271,8 +273,8 @@ async def _answered(
         end = service.handle(request, answered)
     except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
         return service.refuse(own_fault(error))
-    if end is None:
-        return await answer
+    if answer.done():
+        return answer.result()
     gone = asyncio.ensure_future(wait_until_gone(receive))
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -282,7 +284,9 @@ async def _answered(
     finally:
         gone.cancel()
         if not answer.done():
-            end()
+            caller.gone = True
+            if end is not None:
+                end()
 
 
 def _headers(scope: AsgiScope, kept: frozenset[bytes]) -> dict[bytes, bytes]:

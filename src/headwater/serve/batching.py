@@ -3,16 +3,20 @@
 Whatever arrives during one round of the event loop goes into one call, and so does what arrives
 while a call is under way, unless that takes long. No client can tell whether its request went
 alone. If a batch fails, each of its requests is retried alone, where that cannot do it twice: one
-that can be served does not fail because of its neighbours.
+that can be served does not fail because of its neighbours. What was not sent yet is dropped when
+its client hangs up: that one retries by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
+
+from headwater.store.callers import BRIEF_S, Caller, CallerGone, call_for
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -29,12 +33,21 @@ class BatchPart(Generic[T, R]):
     """What one request adds to a batch; ``done`` is called with the result, or the error.
 
     It is also called with the place in the batch at which the items of this part begin. ``size``
-    is in bytes, where these are not bounded otherwise.
+    is in bytes, where these are not bounded otherwise. Without its ``caller`` a part leaves its
+    batch, unless that was sent.
     """
 
     items: Sequence[T]
     done: Callable[[R | Exception, int], None]
     size: int = 0
+    caller: Caller | None = None
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody waits for the part any more, and it could not be sent for a while."""
+        gone = self.caller is not None and self.caller.gone
+        return gone and time.monotonic() - self.since >= BRIEF_S
 
 
 class Batcher(Generic[T, R]):
@@ -69,6 +82,9 @@ class Batcher(Generic[T, R]):
             self._plan.cancel()
             self._plan = None
         while self._waiting and len(self._tasks) < SIDE_BY_SIDE:
+            if self._waiting[0].abandoned:
+                self._waiting.popleft().done(CallerGone(), 0)
+                continue
             task = asyncio.get_running_loop().create_task(self._run(self._next_batch()))
             self._tasks.add(task)
             task.add_done_callback(self._ended)
@@ -83,6 +99,9 @@ class Batcher(Generic[T, R]):
         batch = [waiting.popleft()]
         count, size = len(batch[0].items), batch[0].size
         while waiting:
+            if waiting[0].abandoned:
+                waiting.popleft().done(CallerGone(), 0)
+                continue
             count += len(waiting[0].items)
             size += waiting[0].size
             if count > MOST_ITEMS or size > MOST_BYTES:
@@ -91,8 +110,20 @@ class Batcher(Generic[T, R]):
         return batch
 
     async def _run(self, batch: list[BatchPart[T, R]]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        call_for(task, [part.caller for part in batch if part.caller is not None])
         try:
             result = await self._call([item for part in batch for item in part.items])
+        except CallerGone as error:
+            # Nothing was sent: those who still wait are served without those who are gone.
+            for part in batch:
+                if part.caller is not None and part.caller.gone:
+                    part.done(error, 0)
+            waiting = [part for part in batch if part.caller is None or not part.caller.gone]
+            if waiting:
+                await self._run(waiting)
+            return
         except Exception as error:  # noqa: BLE001  whatever it is, a client waits for an answer
             if len(batch) > 1 and self._harmless(error):
                 await asyncio.gather(*(self._run([part]) for part in batch))

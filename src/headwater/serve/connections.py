@@ -1,9 +1,11 @@
 """The open connections of a process, whatever protocol they speak: counted, timed out, drained.
 
-They share places and bytes. When places for clients without a token are full, the connection that
-has been open longest is closed, so that idle clients cannot keep others out. When all connections
-together buffer more than they may, the one that buffers the most is closed: a small request never
-suffers for large ones.
+They share places and bytes. Clients that have shown no token yet have places of their own; when
+these are full, the connection that has been open longest is closed, so that idle clients cannot
+keep others out. When the places of the others are full, a token that has fewer of them than
+another takes one of that: no token keeps the others out. When all connections together buffer more
+than they may, the one that buffers the most is closed: a small request never suffers for large
+ones.
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ class Drainable(Protocol):
     @property
     def sheddable_bytes(self) -> int:
         """How many bytes ``shed`` would free."""
+
+    @property
+    def sheddable(self) -> bool:
+        """Whether ``shed`` would close it: no request is under way that has to be answered."""
 
     def check_timeout(self, now: float) -> None:
         """Close the connection if its client takes too long."""
@@ -62,6 +68,9 @@ class OpenConnections:
         self._open: set[Drainable] = set()
         # In the order in which they were opened.
         self._anonymous: dict[Drainable, None] = {}
+        # The others, by their tokens, in the order in which they were known.
+        self._holders: dict[bytes, dict[Drainable, None]] = {}
+        self._token_of: dict[Drainable, bytes] = {}
         self._buffered = 0
         self._drained: asyncio.Future[None] | None = None
 
@@ -76,10 +85,10 @@ class OpenConnections:
     def add(self, connection: Drainable, *, known: bool) -> bool:
         """Give a place to a connection that was opened; returns False when there is none.
 
-        One that is not ``known`` has one of the fewer places for anonymous clients, until
-        ``know`` is called.
+        One that is not ``known`` has one of the places for anonymous clients, until ``know`` is
+        called.
         """
-        if len(self._open) >= self._max_connections:
+        if known and not self.know(connection, b""):
             return False
         if not known:
             if len(self._anonymous) >= self._max_anonymous:
@@ -91,9 +100,33 @@ class OpenConnections:
         self._changed(1)
         return True
 
-    def know(self, connection: Drainable) -> None:
-        """Note that the client of a connection is no longer anonymous."""
+    def know(self, connection: Drainable, token: bytes) -> bool:
+        """Note that the client of a connection has shown a token, by the digest of that.
+
+        Returns False when there is no place for it: its token has as many as any other, or those
+        of the one that has the most are busy.
+        """
+        self._forget_token(connection)
+        own = self._holders.get(token, {})
+        if len(self._token_of) >= self._max_connections:
+            most = max(self._holders.values(), key=len)
+            busy = len(most) <= len(own) + 1
+            freed = None if busy else next((one for one in most if one.sheddable), None)
+            if freed is None:
+                return False
+            self._forget_token(freed)
+            freed.shed("others wait for a place, and this token has more of them than any other")
         self._anonymous.pop(connection, None)
+        self._holders.setdefault(token, own)[connection] = None
+        self._token_of[connection] = token
+        return True
+
+    def _forget_token(self, connection: Drainable) -> None:
+        token = self._token_of.pop(connection, None)
+        if token is not None:
+            self._holders[token].pop(connection)
+            if not self._holders[token]:
+                del self._holders[token]
 
     def discard(self, connection: Drainable) -> None:
         """Forget a connection that is closed, and has no request under way."""
@@ -101,6 +134,7 @@ class OpenConnections:
             self._open.discard(connection)
             self._changed(-1)
         self._anonymous.pop(connection, None)
+        self._forget_token(connection)
         if self._drained is not None and not self._open and not self._drained.done():
             self._drained.set_result(None)
 
@@ -169,9 +203,12 @@ def _sheddable(connection: Drainable) -> int:
     return connection.sheddable_bytes
 
 
-def allowed_connections(wanted: int) -> int:
-    """Let the process open a file for each connection; returns fewer where it may not."""
-    needed = wanted + _OWN_FILES
+def allowed_connections(wanted: int, anonymous: int) -> int:
+    """Let the process open a file for each connection; returns fewer where it may not.
+
+    Clients that are ``anonymous`` have so many places besides.
+    """
+    needed = wanted + anonymous + _OWN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
@@ -179,7 +216,7 @@ def allowed_connections(wanted: int) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed == needed:
         return wanted
-    fewer = max(1, allowed - _OWN_FILES)
+    fewer = max(1, allowed - anonymous - _OWN_FILES)
     log.warning(
         "max_connections is %d, and this process may have %d files open: it takes %d "
         "connections; raise the limit of open files (ulimit -n)",

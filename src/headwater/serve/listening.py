@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 import time
 from dataclasses import dataclass
@@ -104,5 +105,11 @@ def url_of(bound: socket.socket, scheme: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine is reached by a host."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    """Return whether only this machine is reached by a host: ``localhost``, or a loopback address.
+
+    Any other name may be pointed anywhere by whoever owns it, whatever it begins with.
+    """
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

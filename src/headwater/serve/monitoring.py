@@ -26,12 +26,13 @@ from headwater.metrics.exposition import CONTENT_TYPE, Page, label_text
 from headwater.metrics.operations import OperationMetrics
 from headwater.release import __version__
 from headwater.serve.http.authorization import authorize
+from headwater.serve.http.cors import LOOKED_AT, check_local
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
 from headwater.serve.processes import ServerProcess
-from headwater.serve.readiness import READY_S, store_missing
+from headwater.serve.readiness import NOT_READY, READY_S, store_missing
 from headwater.serve.tokens import Scope, Tokens
 
 log = logging.getLogger("headwater.serve")
@@ -149,8 +150,8 @@ class _Monitor:
 
     @property
     def headers(self) -> frozenset[bytes]:
-        """The headers that it looks at: none beside those of HTTP itself."""
-        return frozenset()
+        """The headers that it looks at, by which it knows requests of pages."""
+        return LOOKED_AT
 
     def admit(self, method: str, path: str, authorization: str) -> Admitted:
         """Decide on a request by its head; raises Refused."""
@@ -160,29 +161,33 @@ class _Monitor:
             raise Refused(405, "this is only read", "GET, HEAD")
         needed = Scope.READ if path == METRICS else None
         grant = authorize(self._tokens, authorization, needed)
-        return Admitted(path, known=grant is not None)
+        return Admitted((path, grant is not None), known=grant is not None)
 
     def handle(self, request: Request, answer: Callable[[Reply | StreamedReply], None]) -> None:
         """Answer a request that was admitted, later."""
 
         async def work() -> None:
             try:
-                answer(await self._reply(request.action))
+                if not self.needs_token:
+                    check_local(request.headers, None)
+                answer(await self._reply(*request.action))
+            except Refused as refused:
+                answer(self.refuse(refused))
             except Exception:  # the client waits for an answer, whatever it is
-                log.exception("%s could not be answered", request.action)
+                log.exception("%s could not be answered", request.path)
                 answer(self.refuse(Refused(500, "this failed; the log of the process says why")))
 
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _reply(self, path: str) -> Reply:
+    async def _reply(self, path: str, known: bool) -> Reply:
         if path == METRICS:
             return Reply(200, await self._metrics(), CONTENT_TYPE)
         missing = None if path == HEALTH else await self._missing()
         if missing is None:
             return Reply(200, b"ok\n", _TEXT)
-        return Reply(503, f"{missing}\n".encode(), _TEXT)
+        return Reply(503, f"{missing if known else NOT_READY}\n".encode(), _TEXT)
 
     async def _missing(self) -> str | None:
         try:

@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import time
-import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
@@ -177,7 +176,7 @@ class _Parent:
                 one.close()
             self._live(number, own, self._alive, ready)
             code = 0
-        except Exception:  # noqa: BLE001  nobody else would tell of it
-            traceback.print_exc()
+        except Exception:  # nobody else would tell of it
+            log.exception("process %d of the server has failed, and is started again", number)
         finally:
             os._exit(code)

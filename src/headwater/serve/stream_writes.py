@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from headwater.errors import InvalidInput
 from headwater.log.handles import StreamHandle
 from headwater.serve.batching import Batcher, BatchPart
+from headwater.store.callers import Caller
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
@@ -53,12 +54,15 @@ class StreamWrites:
         """Return what reads of columns from that stream share; raises InvalidInput."""
         return self._find(name).reading
 
-    def add(self, name: str, entries: Entries, size: int, done: Written) -> None:
+    def add(
+        self, name: str, entries: Entries, size: int, done: Written, caller: Caller | None
+    ) -> None:
         """Write entries of this many bytes, all or none; raises InvalidInput for the name.
 
-        ``done`` is called later, never before this returns.
+        ``done`` is called later, never before this returns. They are not written any more if the
+        ``caller`` is gone before they are sent.
         """
-        self._find(name).batcher.add(BatchPart(entries, done, size))
+        self._find(name).batcher.add(BatchPart(entries, done, size, caller))
 
     def _find(self, name: str) -> _Known:
         found = self._known.get(name)

@@ -26,7 +26,7 @@ from headwater.serve.tokens import Grant, Scope, Tokens, digest_of
 log = logging.getLogger("headwater.serve")
 
 # How long a change of the file may go unnoticed.
-LOOK_S: Final = 1.0
+LOOK_S: Final = 0.4
 # Makes a token known as one, to people and to programs that search for secrets.
 PREFIX: Final = "hw_"
 
@@ -79,7 +79,7 @@ class TokenFile(Tokens):
     def still(self, grant: Grant) -> bool:
         """Return whether a grant that was found earlier is still in force."""
         self._look()
-        return self._known.get(grant.digest) == grant
+        return self._is_in_force(grant)
 
     def _look(self) -> None:
         now = self._clock()

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from headwater.errors import InvalidInput
+from headwater.inputs import OWN_PREFIX
 
-OWN_PREFIX: Final = "hw."
 EVERYTHING: Final = "*"
 
 
@@ -130,7 +130,12 @@ class Tokens:
 
     def still(self, grant: Grant) -> bool:
         """Return whether a grant that was found earlier is still in force."""
-        return not self._known or self._known.get(grant.digest) == grant
+        return not self._known or self._is_in_force(grant)
+
+    def _is_in_force(self, grant: Grant) -> bool:
+        # Most often it is the same object, and thousands of those who wait are looked at.
+        found = self._known.get(grant.digest)
+        return found is grant or found == grant
 
 
 def digest_of(token: str) -> bytes:

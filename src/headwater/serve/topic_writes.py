@@ -8,6 +8,7 @@ topic may be deleted and created with another number meanwhile.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ from headwater.log.extents import partitions_of
 from headwater.log.topics import partition_of
 from headwater.serve.batching import Batcher, BatchPart
 from headwater.serve.stream_writes import Entries, StreamWrites
+from headwater.store.callers import BRIEF_S, CallerGone, callers, is_given_up
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
@@ -38,7 +40,10 @@ class TopicWrites:
         The first write creates the topic. Raises InvalidInput and what a write to a stream raises;
         an error names its partition, and the partitions in which entries of it were written.
         """
+        began = time.monotonic()
         partitions = await self._partitions(name)
+        if time.monotonic() - began >= BRIEF_S and is_given_up():
+            raise CallerGone
         parts: dict[int, Entries] = {}
         for entry in entries:
             parts.setdefault(partition_of(entry[0], partitions), []).append(entry)
@@ -66,7 +71,7 @@ class TopicWrites:
             else:
                 future.set_result(range(first + at, first + at + len(entries)))
 
-        self._streams.add(stream, entries, size, done)
+        self._streams.add(stream, entries, size, done, next(iter(callers()), None))
         return future
 
     async def _partitions(self, name: str) -> int:

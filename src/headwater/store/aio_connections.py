@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from headwater.store import faults, idle, unix_sockets
 from headwater.store.aio_exchange import AsyncExchange
 from headwater.store.aio_pipe import AsyncPipe
 from headwater.store.call import Key
+from headwater.store.callers import BRIEF_S, is_given_up
 from headwater.store.connecting import (
     ASKING,
     CLIENT_ID,
@@ -224,10 +226,13 @@ async def _make_ready(connection: Any, fresh: bool) -> None:
 
 
 async def _connect(connection: Any) -> None:
+    began = time.monotonic()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.connect()
             connection.exchange = AsyncExchange(connection)
+        if time.monotonic() - began >= BRIEF_S and is_given_up():
+            raise redis.ConnectionError("the caller is gone")
     except TimeoutError:
         raise faults.unsent(redis.TimeoutError("Timeout connecting to server")) from None
     except (redis.RedisError, OSError) as error:

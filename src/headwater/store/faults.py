@@ -34,6 +34,7 @@ from headwater.errors import (
     UnreadableNode,
 )
 from headwater.store.call import Call, Wait
+from headwater.store.callers import BRIEF_S, CallerGone, is_given_up
 from headwater.store.library import FORMAT
 from headwater.store.object_names import object_of
 
@@ -118,7 +119,8 @@ class Recovery:
         self._request = request
         self._where = where
         self._clock = clock
-        self._until = clock() + (PATIENCE_S if patience_s is None else patience_s)
+        self._since = clock()
+        self._until = self._since + (PATIENCE_S if patience_s is None else patience_s)
         self._absent_until = None if absent_s is None else clock() + absent_s
         self._first = first
         self._loads = 0
@@ -136,8 +138,18 @@ class Recovery:
         if _code(_cause(error)):
             self.note_answer()
         step = self._next_step(error)
+        self.check_caller(error)
         instrument.count("store.retry", _reason(error))
         return step
+
+    def check_caller(self, error: BaseException) -> None:
+        """Raise CallerGone, or OutcomeUnknown, when nobody waits for the call any more.
+
+        Who has only closed its side of the connection may still wait: a short fault is got over.
+        """
+        if self._clock() - self._since >= BRIEF_S and is_given_up():
+            self._refuse_to_guess("its caller is gone", error)
+            raise CallerGone from error
 
     def note_answer(self) -> None:
         """Note that a server of the store has answered: the store is there, if not ready."""

@@ -240,6 +240,7 @@ class StoreSteps:
                 outage.meet(fault)
             try:
                 yield from self._prepare(step, recovery.delay_s)
+                recovery.check_caller(fault)
                 return (yield from attempt())
             except (redis.RedisError, OSError) as error:
                 fault = error

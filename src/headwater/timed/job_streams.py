@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from headwater.errors import InvalidInput, LostFuture, OutcomeUnknown, ReusedSequence, StaleSequence
-from headwater.inputs import MAX_NAME_BYTES, check_name
+from headwater.inputs import MAX_NAME_BYTES, OwnName, check_name
 from headwater.log import reading, retention, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.registry import list_streams
@@ -75,7 +75,7 @@ def check_job_name(name: str) -> str:
 
 def job_stream(name: str, registered: set[str] | None = None) -> StreamHandle:
     """Return the stream of a job; ``registered`` is shared by the handles of one runner."""
-    return StreamHandle(PREFIX + name, set() if registered is None else registered)
+    return StreamHandle(OwnName(PREFIX + name), set() if registered is None else registered)
 
 
 def list_jobs() -> Operation[list[str]]:

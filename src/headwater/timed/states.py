@@ -11,6 +11,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from headwater.inputs import OwnName
+
 Missed: TypeAlias = Literal["skip", "once", "all"]
 Overlap: TypeAlias = Literal["skip", "queue", "allow"]
 Outcome: TypeAlias = Literal["done", "failed", "lost"]
@@ -20,7 +22,7 @@ What: TypeAlias = Literal[
 ]  # fmt: skip
 
 # The stream of a job is called so, and its name; that of the runners has the first part alone.
-BOARD: Final = "hw.timed"
+BOARD: Final = OwnName("hw.timed")
 PREFIX: Final = f"{BOARD}."
 
 

@@ -75,6 +75,7 @@ def serve(
     with extra_needed("serve"):
         from headwater.serve.listening import ListenAddress
         from headwater.serve.timeline.server import TimelineServer, timeline_tokens
+    from headwater.app.log_lines import configure
     from headwater.timeline.farm.aio_farm import AsyncFarm
 
     def open_farm() -> AsyncFarm:
@@ -95,4 +96,5 @@ def serve(
         http.limits(),
         lenient,
     )
+    configure("text", None, {})
     server.run(open_farm, lambda url: output.say(f"serving timelines on {url}"))

@@ -12,11 +12,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from headwater.errors import HeadwaterError
+from headwater.inputs import OwnName
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Answered
 from headwater.serve.http.messages import Reply, StreamedReply
 
-AUDIT: Final = "hw.audit"
+AUDIT: Final = OwnName("hw.audit")
 
 
 class AuditNote(msgspec.Struct, kw_only=True, omit_defaults=True):

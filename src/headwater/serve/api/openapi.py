@@ -49,7 +49,7 @@ def document(routes: Iterable[Route]) -> bytes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(
             route, by_kind, components
         )
-    return msgspec.json.encode(
+    made = _without_tuples(
         {
             "openapi": "3.1.0",
             "info": {
@@ -65,6 +65,21 @@ def document(routes: Iterable[Route]) -> bytes:
             },
         }
     )
+    return msgspec.json.encode(made)
+
+
+def _without_tuples(node: Any) -> Any:
+    """Return a document whose tuples are lists of a length: generators of clients refuse others."""
+    if isinstance(node, list):
+        return [_without_tuples(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    found = {name: _without_tuples(one) for name, one in node.items()}
+    places = found.pop("prefixItems", None)
+    if places is not None:
+        kinds = [kind for at, kind in enumerate(places) if kind not in places[:at]]
+        found["items"] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    return found
 
 
 def _key(kind: Any) -> Any:

@@ -24,7 +24,6 @@ from headwater.metrics.store_facts import StoreFacts
 from headwater.metrics.stream_rates import StreamRates
 from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.api.calls import Served
-from headwater.serve.api.cors import Cors, check_local
 from headwater.serve.api.databases import ServedDatabase, open_database
 from headwater.serve.api.letter_jobs import LetterJobKind, LetterJobs
 from headwater.serve.api.openapi import document
@@ -35,6 +34,7 @@ from headwater.serve.api.scrubs import ScrubKind, Scrubs
 from headwater.serve.api.service import ApiService, Guard
 from headwater.serve.api.table import ROUTES
 from headwater.serve.api.tails import Tails
+from headwater.serve.http.cors import Cors, check_local
 from headwater.serve.jobs.engine import ServerJobs
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens

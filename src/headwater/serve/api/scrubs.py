@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 import msgspec
 from msgspec import Meta
 
+from headwater.inputs import OwnName
 from headwater.scrubbing import RepairReport
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
     from headwater.serve.api.calls import ApiCall
 
-SCRUBS: Final = "hw.scrubs"
+SCRUBS: Final = OwnName("hw.scrubs")
 _KIND: Final = "scrub"
 # All scrubs are the same job, of which the store lets one run.
 _JOB: Final = "scrub"

@@ -17,16 +17,17 @@ import msgspec
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.serve.api.audit import audited
 from headwater.serve.api.calls import ApiCall, Served, media_type
-from headwater.serve.api.cors import Cors, check_local
 from headwater.serve.api.formats import body_fault
 from headwater.serve.api.problems import problem_of, problem_of_refusal
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.routes import JSON, Answered, NoQuery, Route, Router
 from headwater.serve.api.waiting import WaitingCalls
 from headwater.serve.http.authorization import check_grant, is_bearer, shown_grant
+from headwater.serve.http.cors import Cors, check_local
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.tokens import Grant, Scope
+from headwater.store.callers import call_for
 
 Answer: TypeAlias = Callable[[Reply | StreamedReply], None]
 Finish: TypeAlias = "Callable[[Answered | None, BaseException | None], None]"
@@ -163,6 +164,8 @@ class ApiService:
             future.add_done_callback(partial(_shared_done, call, finish))
             return None
         task = asyncio.get_running_loop().create_task(self._run(call, work, finish))
+        if request.caller is not None:
+            call_for(task, (request.caller,))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, work, finish))
         if not call.waits:

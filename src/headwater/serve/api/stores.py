@@ -12,7 +12,7 @@ from headwater.release import __version__
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import JSON, TEXT, Answered, Route
 from headwater.serve.http.messages import Refused, Reply
-from headwater.serve.readiness import store_missing
+from headwater.serve.readiness import NOT_READY, store_missing
 from headwater.serve.tokens import Scope
 from headwater.store.doctor import examine
 from headwater.views.alarms import AlarmsView
@@ -39,7 +39,7 @@ async def get_readiness(call: ApiCall) -> HealthView:
     """Answer whether requests can be served: the store answers within two seconds."""
     missing = await store_missing(call.hw)
     if missing is not None:
-        raise Refused(503, missing)
+        raise Refused(503, missing if call.grant.widest is not None else NOT_READY)
     return HealthView()
 
 

@@ -19,7 +19,7 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import BlockMs, Count, ListQuery, ReadCount, Start, WithHeaders
 from headwater.serve.api.formats import NewMessage, NewMessages
 from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Route
-from headwater.serve.api.tails import offset_behind
+from headwater.serve.api.tails import PIECE_BYTES, PIECE_MESSAGES, offset_behind
 from headwater.serve.http.messages import StreamedReply
 from headwater.serve.tokens import Scope
 from headwater.sizes import LIST_BYTES
@@ -37,7 +37,6 @@ from headwater.views.streams import (
 _BATCHED_BYTES: Final = 16 * 1024
 # A page of JSON is made as a whole.
 MOST_JSON: Final = 10_000
-_PAGE: Final = 1000
 # How long a search may take at most; other requests of its process have turns in between.
 MAX_SEARCH_MS: Final = 10_000
 
@@ -172,7 +171,7 @@ def _write_with_others(call: ApiCall, entries: list[Any]) -> asyncio.Future[Line
             first += at
             future.set_result(_written_view(call.name, range(first, first + len(entries))))
 
-    call.served.writes.add(call.name, entries, len(call.request.body), done)
+    call.served.writes.add(call.name, entries, len(call.request.body), done, call.request.caller)
     return future
 
 
@@ -235,15 +234,17 @@ async def read_messages(call: ApiCall) -> Answered:
 async def _lines(call: ApiCall, at: int, count: int) -> Any:
     """Yield messages from an offset on, a line each."""
     stream = call.hw.stream(call.name)
+    encode = msgspec.json.encode
     while count:
-        passage = await stream.read_from(at, min(count, _PAGE), max_bytes=LIST_BYTES)
+        async with call.served.tails.turns:
+            passage = await stream.read_from(at, min(count, PIECE_MESSAGES), max_bytes=PIECE_BYTES)
+            lines = [encode(MessageView.of(message)) + b"\n" for message in passage.messages]
         if passage.next == at:
             return
         if passage.gap is not None:
             first, last = passage.gap
             yield b'{"gone":{"first":%d,"last":%d}}\n' % (first, last)
-        encode = msgspec.json.encode
-        yield b"".join(encode(MessageView.of(message)) + b"\n" for message in passage.messages)
+        yield b"".join(lines)
         at = passage.next
         count -= len(passage.messages)
 

@@ -14,30 +14,33 @@ from headwater.log.header_columns import MAP
 from headwater.log.runs import SCHEMA
 from headwater.log.topics import PARTITION, in_partition, with_partition
 from headwater.log.types import Passage
+from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.formats import arrow_pieces
+from headwater.serve.api.tails import PIECE_BYTES, PIECE_MESSAGES
 from headwater.sizes import LIST_BYTES, bytes_of
 from headwater.views.streams import GoneView, MessageView, OffsetsView
 
-_PAGE: Final = 1000
 # So many partitions are read at once; each may have a message of the largest size.
 _TOGETHER: Final = 8
 
 _encode = msgspec.json.Encoder().encode
 
 
-async def passages(topic: AsyncTopic[Any], at: list[int], count: int) -> list[Passage[Any]]:
-    """Read on in every partition, this many messages of each; no more once they have 4 MiB.
+async def passages(
+    topic: AsyncTopic[Any], at: list[int], count: int, max_bytes: int = LIST_BYTES
+) -> list[Passage[Any]]:
+    """Read on in every partition, this many messages of each; no more once they have so many bytes.
 
     Partitions that are not reached are as they were: the next read begins with another one.
     """
     first = sum(at) % len(at)
     order = (*range(first, len(at)), *range(first))
     found: dict[int, Passage[Any]] = {}
-    room = LIST_BYTES
+    room = max_bytes
     for begin in range(0, len(order), _TOGETHER):
         some = order[begin : begin + _TOGETHER]
         streams = [await topic.partition(place) for place in some]
-        share = max(1, LIST_BYTES // len(at))
+        share = max(1, max_bytes // len(at))
         read = await asyncio.gather(
             *(
                 stream.read_from(at[place], count, max_bytes=share)
@@ -66,19 +69,23 @@ def gone(place: int, gap: tuple[int, int]) -> GoneView:
     return GoneView(partition=place, gone=OffsetsView(first=gap[0], last=gap[1]))
 
 
-async def lines(topic: AsyncTopic[Any], at: list[int], count: int) -> AsyncGenerator[bytes, None]:
+async def lines(
+    call: ApiCall, topic: AsyncTopic[Any], at: list[int], count: int
+) -> AsyncGenerator[bytes, None]:
     """Yield up to ``count`` messages, a line each, and a line for each gap."""
     while count:
-        found = await passages(topic, at, max(1, min(count, _PAGE) // len(at)))
-        if nothing_new(found, at):
-            return
         page: list[bytes] = []
-        for place, one in enumerate(found):
-            if one.gap is not None and count:
-                page.append(_encode(gone(place, one.gap)) + b"\n")
-            messages = in_partition(place, one.messages[:count])
-            page += [_encode(MessageView.of(message)) + b"\n" for message in messages]
-            count -= len(messages)
+        async with call.served.tails.turns:
+            share = max(1, min(count, PIECE_MESSAGES) // len(at))
+            found = await passages(topic, at, share, PIECE_BYTES)
+            if nothing_new(found, at):
+                return
+            for place, one in enumerate(found):
+                if one.gap is not None and count:
+                    page.append(_encode(gone(place, one.gap)) + b"\n")
+                messages = in_partition(place, one.messages[:count])
+                page += [_encode(MessageView.of(message)) + b"\n" for message in messages]
+                count -= len(messages)
         yield b"".join(page)
         at = [one.next for one in found]
 

@@ -27,7 +27,7 @@ from headwater.serve.api.fields import MAX_DIGITS, BlockMs, ListQuery, ReadCount
 from headwater.serve.api.formats import NewMessages
 from headwater.serve.api.routes import ARROW, EVENTS, NDJSON, Answered, Route
 from headwater.serve.api.streams import MOST_JSON, WriteQuery, given_entries, is_small
-from headwater.serve.api.tails import ALIVE, HELLO, check_seen
+from headwater.serve.api.tails import ALIVE, HELLO, PIECE_BYTES, PIECE_MESSAGES, check_seen
 from headwater.serve.api.topic_reads import gone, nothing_new, passages
 from headwater.serve.http.messages import StreamedReply
 from headwater.serve.tokens import Scope
@@ -42,8 +42,6 @@ from headwater.views.streams import (
     TopicLinesWrittenView,
     TopicView,
 )
-
-_PAGE: Final = 1000
 
 Place = Annotated[
     str,
@@ -173,7 +171,7 @@ async def read_topic(call: ApiCall) -> Answered:
         pieces = topic_reads.arrow(topic, at, query.count, headers=query.headers)
         return StreamedReply(200, pieces, ARROW)
     if call.accepted == NDJSON:
-        return StreamedReply(200, topic_reads.lines(topic, at, query.count), NDJSON)
+        return StreamedReply(200, topic_reads.lines(call, topic, at, query.count), NDJSON)
     found = await passages(topic, at, max(1, min(query.count, MOST_JSON) // len(at)))
     return TopicPassageView(
         topic=call.name,
@@ -218,22 +216,24 @@ async def delete_topic(call: ApiCall) -> TopicDeletedView:
 async def _events(
     call: ApiCall, topic: AsyncTopic[Any], at: list[int], allowed: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
-    share = max(1, _PAGE // len(at))
+    share = max(1, PIECE_MESSAGES // len(at))
     yield HELLO
     waited = False
     while allowed():
-        found = await passages(topic, at, share)
+        async with call.served.tails.turns:
+            found = await passages(topic, at, share, PIECE_BYTES)
+            events = b"".join(_as_events(found, at))
         if not allowed():
             return
         if not nothing_new(found, at):
-            yield b"".join(_as_events(found, at))
+            yield events
             at = [one.next for one in found]
             waited = False
         elif waited:
             yield ALIVE
             waited = False
         else:
-            await call.served.tails.news(_streams(call.name, at))
+            await call.served.tails.news(_streams(call.name, at), allowed)
             waited = True
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from headwater.serve.tokens import Grant, Tokens
 
 # How long a request may go on waiting after its token was revoked.
-_LOOK_S: Final = 1.0
+_LOOK_S: Final = 0.4
 
 
 class WaitingCalls:

@@ -33,6 +33,7 @@ from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.targets import name_of_part
 from headwater.serve.tokens import Grant, Scope
+from headwater.store.callers import call_for
 
 log = logging.getLogger("headwater.serve.console")
 
@@ -114,7 +115,7 @@ class Console:
     def _admit(self, method: str, path: str, grant: Grant | None) -> Admitted:
         if method not in ("GET", "HEAD", "POST"):
             raise Refused(405, "the console takes GET and POST", "GET, HEAD, POST")
-        if path == "/":
+        if path in ("/", HOME + "/"):
             return Admitted(_TO_HOME, known=not self.needs_token)
         asset = find_asset(path.removeprefix(HOME + "/static/"))
         if asset is not None:
@@ -157,6 +158,8 @@ class Console:
         if not isinstance(action, _Shown | _Acting | _SigningIn):
             return self._api.handle(request, answer)
         task = asyncio.get_running_loop().create_task(self._answered(request))
+        if request.caller is not None:
+            call_for(task, (request.caller,))
         self._tasks.add(task)
         task.add_done_callback(partial(self._done, answer))
         return None

@@ -22,6 +22,8 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request, Str
 from headwater.serve.http.parsing import PIECE_BYTES, RequestParser
 from headwater.serve.http.streaming import ReplyPump
 from headwater.serve.http.taking import Taking
+from headwater.serve.tokens import digest_of
+from headwater.store.callers import Caller
 
 # How long a client that was refused is listened to, so that it reads the answer before it learns
 # that nobody takes the rest of its request.
@@ -41,7 +43,8 @@ class HttpConnection(asyncio.Protocol):
         self._all_open = all_open
         self._known = not handler.needs_token
         admit = handler.admit if self._known else self._admit
-        self._parser = RequestParser(limits, admit, handler.headers)
+        self._caller = Caller()
+        self._parser = RequestParser(limits, admit, handler.headers, self._caller)
         self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
         # Ends the work of the request, and sends its reply, where those are to be ended.
@@ -70,6 +73,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Forget the connection; a request under way goes on unless its handler can end it."""
         self._transport = None
+        self._caller.gone = True
         if self._cancel is not None:
             self._cancel()
         self._forget()
@@ -101,6 +105,8 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Answer what a client sent before it closed its side, unless it waits: it may be gone."""
         self._no_more = True
+        # It may be gone altogether: what cannot be sent to the store soon is given up.
+        self._caller.gone = True
         if not self._ending:
             self._go_on()
         waits = self._cancel is not None and (self._pump is None or self._pump.endless)
@@ -138,8 +144,11 @@ class HttpConnection(asyncio.Protocol):
     def _admit(self, method: str, path: str, authorization: str) -> Admitted:
         admitted = self._handler.admit(method, path, authorization)
         if admitted.known and not self._known:
+            if not self._all_open.know(self, digest_of(authorization)):
+                raise Refused(
+                    503, "this token has too many connections open; close some of them", close=True
+                )
             self._known = True
-            self._all_open.know(self)
         return admitted
 
     def _go_on(self) -> None:
@@ -276,9 +285,14 @@ class HttpConnection(asyncio.Protocol):
         self._write(reply.spelled(time.time(), keep_alive=not self._ending, bodiless=bodiless))
 
     @property
+    def sheddable(self) -> bool:
+        """Whether no request is under way that is not answered yet."""
+        return self._request is None or self._pump is not None
+
+    @property
     def sheddable_bytes(self) -> int:
         """How many bytes ``shed`` would free: none of a request that is not answered yet."""
-        return self._held.bytes if self._request is None or self._pump is not None else 0
+        return self._held.bytes if self.sheddable else 0
 
     def _count_held(self) -> None:
         """Count what is buffered here now; this connection may be shed by it, as may others."""
@@ -299,7 +313,7 @@ class HttpConnection(asyncio.Protocol):
 
     def shed(self, reason: str) -> None:
         """Close the connection to make room; with an answer if the client waits for one."""
-        if self._transport is None or (self._request is not None and self._pump is None):
+        if self._transport is None or not self.sheddable:
             return
         if self._pump is not None or self._lingers_until or self._transport.get_write_buffer_size():
             self.abort()

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
+from headwater.store.callers import Caller
+
 
 class Refused(Exception):
     """A request that is answered with an error.
@@ -41,7 +43,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     ``headers`` are those that its handler asked for, by their names in lower case. ``http11`` says
     that its client understands a reply in chunks. ``root`` is the path under which an application
-    has mounted what serves it.
+    has mounted what serves it. ``caller`` is whoever waits for the reply.
     """
 
     method: str
@@ -54,6 +56,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     headers: dict[bytes, bytes] | None = None
     http11: bool = True
     root: str = ""
+    caller: Caller | None = None
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):

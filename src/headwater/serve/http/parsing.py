@@ -22,6 +22,7 @@ from headwater.serve.http.faults import own_fault
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Request
 from headwater.serve.http.targets import check_host, split_target
+from headwater.store.callers import Caller
 
 # Decides on a request by its method, its path and its Authorization header; raises Refused.
 Admit: TypeAlias = Callable[[str, str, str], Admitted]
@@ -51,6 +52,7 @@ class RequestParser:
         "_admit",
         "_authorization",
         "_body",
+        "_caller",
         "_chunked",
         "_cookie",
         "_expects",
@@ -80,9 +82,14 @@ class RequestParser:
     )
 
     def __init__(
-        self, limits: HttpLimits, admit: Admit, kept: frozenset[bytes] = frozenset()
+        self,
+        limits: HttpLimits,
+        admit: Admit,
+        kept: frozenset[bytes] = frozenset(),
+        caller: Caller | None = None,
     ) -> None:
         self._limits = limits
+        self._caller = caller
         self._admit = admit
         self._kept = kept
         self._llhttp = httptools.HttpRequestParser(self)
@@ -304,6 +311,7 @@ class RequestParser:
                 self._refusal,
                 self._fields,
                 self._http11,
+                caller=self._caller,
             )
         )
 

@@ -32,7 +32,8 @@ async def serve_http(
     ``changed`` is called with 1 and -1 when a connection is opened and closed.
     """
     loop = asyncio.get_running_loop()
-    limits = replace(limits, max_connections=allowed_connections(limits.max_connections))
+    allowed = allowed_connections(limits.max_connections, limits.max_anonymous)
+    limits = replace(limits, max_connections=allowed)
     connections = OpenConnections(
         limits.max_connections, limits.max_anonymous, limits.max_buffered, changed
     )

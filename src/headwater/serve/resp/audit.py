@@ -18,7 +18,7 @@ async def audited(
 ) -> Any:
     """Make a change and note it, before and after; if it cannot be noted, it is not made."""
     asked = [word.decode("utf-8", "replace") for word in words]
-    stream = session.door.writes.stream(AUDIT)
+    stream = session.door.client.stream(AUDIT)
     who = "" if session.grant is None else session.grant.holder
     number = f"resp-{session.id}-{session.door.commands}"
 

@@ -24,6 +24,7 @@ from headwater.serve.resp.pipelining import gather_writes
 from headwater.serve.resp.replies import ErrorReply, encode_reply
 from headwater.serve.resp.session import NOT_KNOWN, RespSession
 from headwater.serve.resp.table import call_command, find_command, refusal
+from headwater.store.callers import Caller, CallerGone, call_for
 
 # So many commands of one client are answered before others have their turn.
 _AT_ONCE: Final = 256
@@ -35,8 +36,8 @@ class RespConnection(asyncio.Protocol):
     """One connection."""
 
     __slots__ = (
-        "_ahead", "_all_open", "_begun_at", "_busy", "_door", "_ending", "_full", "_held",
-        "_no_more", "_parser", "_paused", "_session", "_task", "_to_take",
+        "_ahead", "_all_open", "_begun_at", "_busy", "_caller", "_door", "_ending", "_full",
+        "_held", "_no_more", "_parser", "_paused", "_session", "_task", "_to_take",
         "_to_take_since", "_transport", "_written",
     )  # fmt: skip
 
@@ -46,6 +47,7 @@ class RespConnection(asyncio.Protocol):
         known = not door.tokens.required
         self._parser = CommandParser(door.limits.known if known else ANONYMOUS)
         self._session = RespSession(door, next(door.numbers), "")
+        self._caller = Caller()
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         # A command is under way; those behind it wait.
@@ -79,6 +81,7 @@ class RespConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Forget the connection; a command that waits is given up, another one continues."""
         self._transport = None
+        self._caller.gone = True
         self._door.sessions.pop(self._session.id, None)
         if self._session.blocked and self._task is not None:
             self._task.cancel()
@@ -105,6 +108,8 @@ class RespConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Answer what a client has sent before it closed its side, unless it waits; then close."""
         self._no_more = True
+        # It may be gone altogether: what cannot be sent to the store soon is given up.
+        self._caller.gone = True
         self._go_on()
         # TLS cannot be closed on one side only.
         tls = self._transport is None or self._transport.get_extra_info("sslcontext") is not None
@@ -177,8 +182,10 @@ class RespConnection(asyncio.Protocol):
             found = call_command(command, session, words)
         except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
             return encode_reply(refusal(error, words), session.protocol)
-        if command.scope is None:
-            self._note_grant()
+        if command.scope is None and not self._note_grant():
+            session.ending = True
+            why = "this token has too many connections open; close some of them"
+            return encode_reply(ErrorReply("ERR", why), session.protocol)
         if type(found) is Write:
             self._write(found, words)
             return None
@@ -186,17 +193,23 @@ class RespConnection(asyncio.Protocol):
             self._task = asyncio.get_running_loop().create_task(
                 self._finish_later(found, words, holds=not command.blocking)
             )
+            call_for(self._task, (self._caller,))
             return None
         return encode_reply(found, session.protocol)
 
-    def _note_grant(self) -> None:
-        """Widen or narrow the limits of a client that has logged in or out."""
-        if self._session.grant is not None:
-            if self._parser.limits is ANONYMOUS:
-                self._parser.limits = self._door.limits.known
-                self._all_open.know(self)
-        else:
+    def _note_grant(self) -> bool:
+        """Widen or narrow the limits of a client that has logged in or out.
+
+        Returns False for one whose token has no place left.
+        """
+        grant = self._session.grant
+        if grant is None:
             self._parser.limits = ANONYMOUS
+        elif self._parser.limits is ANONYMOUS:
+            if not self._all_open.know(self, grant.digest):
+                return False
+            self._parser.limits = self._door.limits.known
+        return True
 
     async def _finish_later(
         self, work: Coroutine[Any, Any, Any], words: list[bytes], *, holds: bool
@@ -205,7 +218,11 @@ class RespConnection(asyncio.Protocol):
         session = self._session
         try:
             if holds:
+                waits = self._door.at_store.locked()
                 async with self._door.at_store:
+                    if waits and self._caller.gone:
+                        work.close()
+                        raise CallerGone
                     found = await work
             else:
                 found = await work
@@ -235,7 +252,7 @@ class RespConnection(asyncio.Protocol):
 
         self._door.commands += count - 1
         try:
-            self._door.writes.add(write.stream, write.entries, write.size, done)
+            self._door.writes.add(write.stream, write.entries, write.size, done, self._caller)
         except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
             asyncio.get_running_loop().call_soon(done, error, 0)
 
@@ -268,6 +285,11 @@ class RespConnection(asyncio.Protocol):
     # Bytes, time and the end
 
     @property
+    def sheddable(self) -> bool:
+        """Whether no command is under way, or one that waits for messages."""
+        return not self._busy or (self._session.blocked and self._task is not None)
+
+    @property
     def sheddable_bytes(self) -> int:
         """How many bytes ``shed`` would free: none of those of a command under way."""
         return 0 if self._busy else self._held.bytes
@@ -290,7 +312,10 @@ class RespConnection(asyncio.Protocol):
 
     def shed(self, reason: str) -> None:
         """Close the connection to make room."""
-        if self._transport is None or self._busy:
+        if self._transport is None or not self.sheddable:
+            return
+        if self._busy:
+            self.finish()
             return
         if not self._transport.get_write_buffer_size():
             self._transport.write(encode_reply(ErrorReply("ERR", reason), 2))

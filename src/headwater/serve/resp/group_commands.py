@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Final, NamedTuple
 
+from headwater.errors import UnknownStream
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.types import DeadLetter, Message, TopicDeadLetter
@@ -169,7 +170,10 @@ async def tinfo(session: RespSession, words: Words) -> dict[str, Any]:
     stream = session.door.writes.stream(arguments.text())
     if not arguments.take_option("GROUP"):
         arguments.end()
-        return stream_facts(await stream.info())
+        found = await stream.info()
+        if not (found.exists or found.groups or found.readers):
+            raise UnknownStream(stream.name)
+        return stream_facts(found)
     group = stream.group(arguments.text())
     arguments.end()
     return group_facts(await group.info())

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from dataclasses import asdict
 from typing import Any, Final
 
+from headwater.errors import UnknownQueue
 from headwater.queue.types import Delivery
 from headwater.serve.resp.arguments import Arguments, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
@@ -111,6 +112,8 @@ def qextend(session: RespSession, words: Words) -> Awaitable[int]:
 async def qstats(session: RespSession, words: Words) -> dict[str, Any]:
     """QSTATS: return how a queue stands."""
     found = await session.door.queue(text_of(words[1])).stats()
+    if not (found.exists or found.waiting):
+        raise UnknownQueue(found.name)
     return _hyphened(asdict(found))
 
 

@@ -24,7 +24,7 @@ async def serve_resp(process: ServerProcess, door: Door, tls: ssl.SSLContext | N
     loop = asyncio.get_running_loop()
     limits = door.limits
     connections = OpenConnections(
-        allowed_connections(limits.max_connections),
+        allowed_connections(limits.max_connections, limits.max_anonymous),
         limits.max_anonymous,
         limits.max_buffered,
         partial(door.change, "resp_connections"),

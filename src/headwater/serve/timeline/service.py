@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.metrics.exposition import CONTENT_TYPE
 from headwater.serve.batching import Batcher, BatchPart
 from headwater.serve.http.authorization import authorize
+from headwater.serve.http.cors import LOOKED_AT, check_local
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.timeline import lenient as roshis
@@ -65,7 +66,7 @@ class Service:
         self._metrics = metrics
         self._tokens = tokens
         self._admitted = {
-            known: {action: Admitted(action, known) for action in _SCOPES}
+            known: {action: Admitted((action, known), known) for action in _SCOPES}
             for known in (True, False)
         }
         self._writes: dict[str, Batcher[Spelled, Written]] = {
@@ -83,8 +84,8 @@ class Service:
 
     @property
     def headers(self) -> frozenset[bytes]:
-        """The headers that it looks at: none beside those of HTTP itself."""
-        return frozenset()
+        """The headers that it looks at, by which it knows requests of pages."""
+        return LOOKED_AT
 
     def admit(self, method: str, path: str, authorization: str) -> Admitted:
         """Decide on a request by its head: its route and its token; raises Refused."""
@@ -94,8 +95,10 @@ class Service:
 
     def handle(self, request: Request, answer: Answered) -> None:
         """Answer a request that was admitted, at once or later."""
-        action = request.action
+        action, known = request.action
         try:
+            if not self.needs_token:
+                check_local(request.headers, None)
             if action in _WRITES:
                 self._write(action, request, answer)
             elif action == "select":
@@ -103,7 +106,7 @@ class Service:
             elif action == "metrics":
                 self._status.add(BatchPart((None,), partial(self._show_metrics, answer)))
             else:
-                self._background.start(self._answer_health(answer))
+                self._background.start(self._answer_health(answer, known=known))
         except Refused as refused:
             answer(self.refuse(refused))
         except InvalidInput as error:
@@ -167,16 +170,22 @@ class Service:
         instances = [] if isinstance(found, Exception) else found
         answer(Reply(200, self._metrics.text(instances).encode(), CONTENT_TYPE))
 
-    async def _answer_health(self, answer: Answered) -> None:
-        """Answer which instances serve; the server is healthy as long as one of them does."""
+    async def _answer_health(self, answer: Answered, *, known: bool) -> None:
+        """Answer whether instances serve; the server is healthy as long as one of them does.
+
+        Only clients that are ``known`` learn which instances there are.
+        """
         try:
             found = await self._farm.status()
             serving = sum(instance.up for instance in found)
             status = "ok" if serving == len(found) else "degraded" if serving else "down"
-            facts = [
-                {"cluster": one.cluster, "instance": one.instance, "up": one.up} for one in found
-            ]
-            answer(wire.document(200 if serving else 503, {"status": status, "instances": facts}))
+            facts: dict[str, Any] = {"status": status}
+            if known:
+                facts["instances"] = [
+                    {"cluster": one.cluster, "instance": one.instance, "up": one.up}
+                    for one in found
+                ]
+            answer(wire.document(200 if serving else 503, facts))
         except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
             answer(self._failed(error))
 

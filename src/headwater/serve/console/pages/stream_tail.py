@@ -53,5 +53,5 @@ async def _events(call: PageCall, at: int) -> AsyncGenerator[bytes, None]:
             at = passage.next
             await asyncio.sleep(_PAUSE_S)
             continue
-        await tails.news({call.name: at})
+        await tails.news({call.name: at}, lambda: call.served.tokens.still(call.grant))
         yield ALIVE

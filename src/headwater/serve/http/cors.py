@@ -17,6 +17,8 @@ from headwater.errors import InvalidInput
 from headwater.serve.http.messages import Refused, Reply, StreamedReply
 from headwater.serve.listening import is_loopback
 
+# The headers by which requests of pages are known.
+LOOKED_AT: Final = frozenset((b"host", b"origin"))
 _METHODS: Final = b"GET, HEAD, POST, PUT, DELETE"
 _REQUEST: Final = b"Authorization, Content-Type, If-None-Match, Last-Event-ID, X-Request-ID"
 
