@@ -36,6 +36,7 @@
     │   ├── OffsetOutOfRange      a stream ends before the offset to read from or up to
     │   ├── DataLost              messages were gone before a query had read them
     │   ├── StreamReplaced        a stream was deleted and created again while a query read it
+    │   ├── CheckpointWentBack    a query brings other rows under an epoch that it has written
     │   ├── QueryRefused          a database will not run what a table source asks for
     │   ├── WriteRefused          a database will not take what a sink writes
     │   ├── ValueMisfit           a value of a table does not fit the type of its column
@@ -394,14 +395,23 @@ class StaleSequence(LogError):
 class ReusedSequence(LogError):
     """A producer used a sequence again, with other content; nothing was written.
 
-    ``first`` and ``last`` are what the first content got: offsets, or numbers in a queue.
+    ``first`` and ``last`` are what the first content got: offsets, or numbers in a queue. They are
+    None in a table, and while the first content is still being published.
     """
 
-    def __init__(self, stream: str, producer: str, sequence: int, first: int, last: int) -> None:
+    def __init__(
+        self,
+        stream: str,
+        producer: str,
+        sequence: int,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        where = "" if first is None else f", which is at {first} to {last}"
         super().__init__(
             f"producer {producer!r} sent sequence {sequence} to {stream!r} with other content than "
-            f"the first time, which is at {first} to {last}; give new content a new sequence, and "
-            "repeat a write only with the same content"
+            f"the first time{where}; give new content a new sequence, and repeat a write only with "
+            "the same content"
         )
         self.stream = stream
         self.producer = producer
@@ -556,6 +566,21 @@ class DataLost(SparkError):
         self.first = first
         self.last = last
         self.why = why
+
+
+class CheckpointWentBack(SparkError):
+    """A query brings other rows under an epoch that it has written before; nothing was written."""
+
+    def __init__(self, query: str, epoch: int, target: str) -> None:
+        super().__init__(
+            f"query {query} brings rows to {target!r} under epoch {epoch}, under which it has "
+            "written others before: its checkpoint was restored from a backup or copied, or the "
+            "query runs twice; nothing of this epoch was written: start the query with a new "
+            "checkpointLocation, and with startingOffsets behind what it has written"
+        )
+        self.query = query
+        self.epoch = epoch
+        self.target = target
 
 
 class QueryRefused(SparkError):

@@ -17,7 +17,7 @@ from headwater.outbox.schema import SCHEMA as OUTBOX
 from headwater.outbox.schema import metadata as outbox_tables
 from headwater.spark.jobs.ledger import SCHEMA as TOTALS
 from headwater.spark.jobs.ledger import metadata as totals_tables
-from headwater.spark.sql_sink.database import EPOCHS
+from headwater.spark.sql_sink.database import CONTENTS, EPOCHS
 from headwater.spark.sql_sink.database import SCHEMA as SINK
 from headwater.sql.schemas import Schema
 
@@ -26,7 +26,7 @@ ROW = {"stream": "s", "tag": "t", "value": b"v"}
 SCHEMAS = {
     "outbox": (OUTBOX, set(outbox_tables.tables)),
     "totals": (TOTALS, set(totals_tables.tables)),
-    "sink": (SINK, {EPOCHS}),
+    "sink": (SINK, {EPOCHS, CONTENTS}),
 }
 DENIED = (sa.exc.DBAPIError, sqlite3.OperationalError)
 each_schema = pytest.mark.parametrize(("schema", "tables"), SCHEMAS.values(), ids=SCHEMAS)

@@ -7,7 +7,17 @@ import threading
 import pyarrow as pa
 import pytest
 
-from headwater import Headwater, InvalidInput, Published, StagingGone, StaleSequence, Stream
+from headwater import (
+    Headwater,
+    InvalidInput,
+    Published,
+    ReusedSequence,
+    StagingGone,
+    StaleSequence,
+    Stream,
+)
+from headwater.log.keys import stream_key
+from headwater.store.call import Call, Operation
 from tests.support.entries import entries
 from tests.support.servers import until
 from tests.support.stagings import all_of, left_behind, table
@@ -180,6 +190,47 @@ def test_a_repeat_changes_nothing_and_drops_what_was_staged_again(
     assert stream.info().last == 702
     assert left_behind(client, stream.name) == set()
     assert client.stream(stream.name).publish(producer="p", sequence=1) == first
+
+
+def test_a_repeat_with_other_content_is_refused_and_what_was_staged_stays(
+    client: Headwater, stream: Stream
+) -> None:
+    for name, size in (("a", 3), ("b", 3), ("c", 4)):
+        stream.stage(table(entries(size)), name)
+    found = stream.publish("a", producer="p", sequence=1, content="3a.77")
+    assert stream.publish("b", producer="p", sequence=1, content="9.3a") == found, "in common"
+    with pytest.raises(ReusedSequence, match="which is at 1 to 3") as caught:
+        stream.publish("c", producer="p", sequence=1, content="4c.7")
+    assert (caught.value.first, caught.value.last) == (1, 3)
+    assert len(left_behind(client, stream.name)) == 1
+    stream.publish("c", producer="p", sequence=2, content="4c")
+    assert all_of(stream) == entries(3) + entries(4)
+
+
+def one(call: Call) -> Operation[object]:
+    return (yield call)
+
+
+def test_so_it_is_while_the_first_is_being_published(client: Headwater, stream: Stream) -> None:
+    # A batch fit to be a node waits for the message before it to be sealed.
+    stream.write("t", b"v")
+    for name in ("a", "b", "c"):
+        stream.stage(table(entries(1000)), name)
+    client.store.run(one(Call("hw_stream_publish", stream_key(stream.name), ("p", "1:3a", "a"))))
+    with pytest.raises(ReusedSequence, match="than the first time; give new content"):
+        stream.publish("b", producer="p", sequence=1, content="3b")
+    assert stream.publish("c", producer="p", sequence=1, content="3a") == Published(2, 1001)
+    with pytest.raises(ReusedSequence):
+        stream.publish("b", producer="p", sequence=1, content="3b")
+    assert stream.info().last == 1001
+
+
+@pytest.mark.parametrize("bad", ["", "x", "3A", "a..b", ".", "a" * 65])
+def test_a_digest_of_the_content_is_checked_before_anything_is_sent(
+    stream: Stream, bad: str
+) -> None:
+    with pytest.raises(InvalidInput, match="give a digest"):
+        stream.publish("a", producer="p", sequence=1, content=bad)
 
 
 def test_publishing_nothing_is_remembered_too(client: Headwater, stream: Stream) -> None:

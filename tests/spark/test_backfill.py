@@ -119,6 +119,11 @@ def test_a_run_that_died_is_gone_on_with(
     with pytest.raises(Died):
         fill(db=url, table="t", tag="id", chunk_rows=10)
     monkeypatch.undo()
+    if moment == "end_chunk":
+        change(url, "UPDATE t SET word = 'new' WHERE id = 13")
+        with pytest.raises(InputChanged, match="rows of chunk 2 arrived before, and are others"):
+            fill(db=url, table="t", tag="id", chunk_rows=10)
+        change(url, "UPDATE t SET word = 'w13' WHERE id = 13")
     done = fill(db=url, table="t", tag="id", chunk_rows=10)
     assert done.before == 10
     assert [value["id"] for _, value in written(hw.stream(name))] == list(range(20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,32 @@ def test_a_batch_with_producer_and_sequence_may_be_repeated(
     sink(numbers(spark, 10, first=3000), stream=name, producer="nightly", sequence=8).save()
     assert values(hw.stream(name)) == list(range(3010))
     assert staged(hw, name) == []
+
+
+def test_it_is_recognised_in_other_tasks_and_in_another_kind_of_session(
+    spark: SparkSession, embedded_url: str, name: str
+) -> None:
+    """The JVM packs rows, unless a setting leaves them to Python: both make the same checksums."""
+    rows = numbers(spark, 2500).withColumn("time", f.timestamp_millis(f.col("value").cast("long")))
+    rows = rows.withColumn("tag", f.concat("tag", f.lit("é")))
+
+    def write(rows: DataFrame) -> None:
+        options = {"url": embedded_url, "stream": name, "producer": "nightly", "sequence": "7"}
+        rows.write.format("headwater").mode("append").options(**options).save()
+
+    write(rows)
+    write(rows.repartition(2))
+    codec = "spark.sql.execution.arrow.compression.codec"
+    spark.conf.set(codec, "lz4")
+    try:
+        write(rows)
+        assert "give new content a new sequence" in refusal(lambda: write(rows.limit(2499)))
+    finally:
+        spark.conf.unset(codec)
+    assert "give new content a new sequence" in refusal(lambda: write(rows.limit(2499)))
+    with headwater.connect(embedded_url) as hw:
+        assert values(hw.stream(name)) == list(range(2500))
+        assert staged(hw, name) == []
 
 
 def test_without_them_each_write_is_one_of_its_own(
@@ -298,6 +325,34 @@ def test_an_epoch_that_spark_repeats_is_published_once(
     copy.run(most=1000, topic=topic.name)
     found = sorted(n for place in range(3) for n in values(topic.partition(place)))
     assert found == list(range(3000))
+    assert staged(hw, name) == []
+
+
+@pytest.mark.parametrize("store_url", ["embedded"], indirect=True)
+def test_a_checkpoint_that_went_back_is_refused_unless_the_same_rows_come(
+    copy: Copy, hw: Headwater, name: str, tmp_path: Path
+) -> None:
+    source, out = hw.stream(name), hw.stream(f"{name}-out")
+    checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
+    source.write_many([("t", b"%d" % i) for i in range(100)])
+    copy.run(stream=out.name)
+    shutil.copytree(checkpoint, backup)
+    source.write_many([("t", b"%d" % i) for i in range(100, 150)])
+    copy.run(stream=out.name)
+
+    def restore() -> None:
+        shutil.rmtree(checkpoint)
+        shutil.copytree(backup, checkpoint)
+
+    restore()
+    copy.run(stream=out.name)
+    assert values(out) == list(range(150)), "it planned the same rows under that epoch again"
+    restore()
+    source.write_many([("t", b"%d" % i) for i in range(150, 200)])
+    assert "start the query with a new checkpointLocation" in refusal(
+        lambda: copy.run(stream=out.name)
+    )
+    assert values(out) == list(range(150))
     assert staged(hw, name) == []
 
 

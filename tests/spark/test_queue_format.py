@@ -120,11 +120,13 @@ def test_every_state_can_be_looked_at(
     assert (stats.ready, stats.unacked, stats.dead, stats.delayed) == (2, 1, 1, 1)
 
 
-def test_a_repeated_write_changes_nothing(
+def test_a_repeated_write_changes_nothing_and_one_with_other_rows_is_refused(
     spark: SparkSession, embedded_url: str, embedded: Headwater, name: str
 ) -> None:
-    for count in (50, 70):
-        save(numbers(spark, count), embedded_url, name, producer="nightly", sequence=7)
+    for tasks in (3, 2):
+        save(numbers(spark, 50, tasks), embedded_url, name, producer="nightly", sequence=7)
+    with pytest.raises(PySparkException, match="give new content a new sequence"):
+        save(numbers(spark, 70), embedded_url, name, producer="nightly", sequence=7)
     save(numbers(spark, 3), embedded_url, name, producer="nightly", sequence=8)
     assert popped(embedded.queue(name)) == [*range(50), 0, 1, 2]
     (intake,) = intakes(embedded, name)

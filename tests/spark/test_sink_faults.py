@@ -45,6 +45,8 @@ from tests.support.stores import Stores
 pytestmark = pytest.mark.fault
 ROOT = Path(__file__).parents[2]
 TAGS = 7
+# Of the query that Postgres dies under: each has 2000 rows.
+EPOCHS = 5
 # All steps in ``make test-long``; each takes a query that dies and another that goes on.
 LONG = "HEADWATER_LONG" in os.environ
 
@@ -281,7 +283,7 @@ def test_postgres_may_die_in_the_middle_of_a_commit(
             Pipeline(stores.url("embedded"), server.database(), tmp_path, name)
         ) as pipeline,
     ):
-        pipeline.feed(10_000)
+        pipeline.feed(2000 * EPOCHS)
         url = pipeline.order["db"]
         watcher = sa.create_engine(url, poolclass=sa.NullPool)
 
@@ -293,6 +295,7 @@ def test_postgres_may_die_in_the_middle_of_a_commit(
                 return 0
 
             until(lambda: epochs() > 1, 200)
+            assert epochs() < EPOCHS, "the query is at work"
             server.kill()
             server.start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
-from headwater import Headwater, StaleSequence, WriteRefused
+from headwater import Headwater, ReusedSequence, StaleSequence, WriteRefused
 from headwater.spark.engine.failures import translated
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.plan import Epoch
@@ -77,7 +78,9 @@ def test_an_epoch_is_applied_once(table: Table) -> None:
 def test_an_epoch_without_rows_is_noted_too(table: Table) -> None:
     plan = table.plan()
     assert table.write(plan, epoch=Epoch("query", 0, "state"))
-    assert not table.write(plan, rides(a=1), epoch=Epoch("query", 0))
+    assert not table.write(plan, epoch=Epoch("query", 0))
+    with pytest.raises(ReusedSequence, match="give new content a new sequence"):
+        table.write(plan, rides(a=1), epoch=Epoch("query", 0))
     assert table.rows() == []
 
 
@@ -85,11 +88,12 @@ def test_the_last_128_epochs_are_remembered_and_older_ones_refused(table: Table)
     plan = table.plan(mode="add")
     for sequence in range(1, 141):
         table.write(plan, epoch=Epoch("query", sequence))
-    assert not table.write(plan, rides(a=1), epoch=Epoch("query", 13))
+    assert not table.write(plan, epoch=Epoch("query", 13))
     with pytest.raises(StaleSequence) as caught:
-        table.write(plan, rides(a=1), epoch=Epoch("query", 12))
+        table.write(plan, epoch=Epoch("query", 12))
     assert (caught.value.sequence, caught.value.newest) == (12, 140)
-    assert table.rows("SELECT count(*) FROM headwater_epochs") == [(128,)]
+    for noted in (database.EPOCHS, database.CONTENTS):
+        assert table.rows(f"SELECT count(*) FROM {noted}") == [(128,)]
     assert table.rows() == []
 
 
@@ -106,21 +110,29 @@ def test_a_commit_that_fails_leaves_nothing_behind_but_what_was_staged(table: Ta
     assert table.staged() == []
 
 
-def test_drivers_at_once_apply_an_epoch_once(table: Table) -> None:
+def test_drivers_at_once_apply_an_epoch_once_and_others_rows_are_refused(table: Table) -> None:
     plan = table.plan(mode="add")
-    staged = [[table.stage(plan, rides(a=1))] for _ in range(4)]
-    outcomes: list[bool] = []
+    contents = ["1a", "1a", "2b", "2b"]
+    staged = [[table.stage(plan, rides(a=int(one[0])))] for one in contents]
+    outcomes: list[tuple[str, bool | None]] = []
 
-    def commit(names: list[str]) -> None:
-        outcomes.append(database.commit(plan, Epoch("query", 1), names))
+    def commit(content: str, names: list[str]) -> None:
+        done = None
+        with contextlib.suppress(ReusedSequence):
+            done = database.commit(plan, Epoch("query", 1, content=content), names)
+        outcomes.append((content, done))
 
-    drivers = [threading.Thread(target=commit, args=(names,)) for names in staged]
+    drivers = [
+        threading.Thread(target=commit, args=of) for of in zip(contents, staged, strict=True)
+    ]
     for driver in drivers:
         driver.start()
     for driver in drivers:
         driver.join(60)
-    assert sorted(outcomes) == [False, False, False, True]
-    assert table.rows() == [("a", 1)]
+    (first,) = [content for content, done in outcomes if done]
+    second = "2b" if first == "1a" else "1a"
+    assert {*outcomes} == {(first, True), (first, False), (second, None)}
+    assert table.rows() == [("a", int(first[0]))]
 
 
 def test_what_was_staged_long_ago_is_forgotten(

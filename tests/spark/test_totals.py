@@ -27,6 +27,7 @@ from headwater.outbox import write_reset
 from headwater.spark.jobs.folding import Shape
 from headwater.spark.jobs.ledger import Ledger, TotalsExtent, TotalsState, totals_table
 from headwater.spark.jobs.totals import Totaled, totals
+from headwater.spark.queries.status import query_statuses
 from headwater.stopping import StopSignal
 from tests.support.servers import until
 from tests.support.spark.rides import PILOTS, ride, sums
@@ -101,6 +102,16 @@ def test_sums_are_kept_per_ride_pilot_window_and_of_all_and_go_on_where_they_wer
     assert set(windows) == minutes
     assert sum(records for records, _ in windows.values()) == 900
     assert stream.info().readers == {"totals:totals": 901}, "retention waits for the job"
+
+    def queries() -> list[tuple[str, str, int]]:
+        found = hw.store.run(query_statuses())
+        return [
+            (one.name, one.state, one.lag)
+            for one in found
+            if name in {read.stream for read in one.reads}
+        ]
+
+    until(lambda: queries() == [("totals totals", "ended", 0)])
 
 
 def _utc(time_ms: int) -> str:

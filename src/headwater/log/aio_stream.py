@@ -115,9 +115,11 @@ class AsyncStream(Generic[D]):
         batch = node.from_arrow(arrow_batch)
         return await self._run(staging.stage(self._handle, batch, into, place, keep_ms))
 
-    async def publish(self, *stagings: str, producer: str, sequence: int) -> Published:
+    async def publish(
+        self, *stagings: str, producer: str, sequence: int, content: str | None = None
+    ) -> Published:
         """Append what is staged under these names, in order and once; see Stream.publish."""
-        return await self._run(staging.publish(self._handle, stagings, producer, sequence))
+        return await self._run(staging.publish(self._handle, stagings, producer, sequence, content))
 
     async def unstage(self, *stagings: str) -> int:
         """Drop what is staged under these names; returns how many were there."""

@@ -6,7 +6,7 @@ import re
 
 from headwater.store.scrubbing import PAGE, Checks, Command, ScrubLedger, read, shown
 
-_PUBLISH = re.compile(rb"\d+:\d+:\d+:\d+:\d+(?::(\d+):([01]))?")
+_PUBLISH = re.compile(rb"\d+:\d+:\d+:\d+:\d+(?::(\d+):([01])(?::[0-9a-f.]*)?)?")
 _GONE = "publish it again under another sequence, from where it came from"
 
 

@@ -4,11 +4,12 @@ Staged batches are beside the stream, in its slot, and readers do not see them. 
 stagings in order, with a producer and a sequence. Its first call records them, and from then on
 they will be in the stream, once each, in that order: the rest is steps that do a bounded amount of
 work and may be repeated by any client. A publish of a sequence that is done or in progress takes
-nothing new.
+nothing new; if both say what they hold, and it is not the same, the second is refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -26,6 +27,8 @@ from headwater.store.faults import Refusal
 
 # How long a staging to which nothing is added waits for its publish.
 STAGED_MS: Final = 24 * 3600 * 1000
+# As the server reads it, see store/lua/shared/20-producers.lua.
+_DIGEST: Final = re.compile(r"[0-9a-f]{1,64}(\.[0-9a-f]{1,64}){0,3}")
 # A publish without progress for this long was abandoned by the client that began it.
 LEFT_MS: Final = 60_000
 
@@ -85,13 +88,26 @@ def staged_bytes(stream: StreamHandle, prefix: str = "") -> Operation[int]:
 
 
 def publish(
-    stream: StreamHandle, stagings: Sequence[str], producer: str, sequence: int
+    stream: StreamHandle,
+    stagings: Sequence[str],
+    producer: str,
+    sequence: int,
+    content: str | None = None,
 ) -> Operation[Published]:
-    """Append stagings to the stream, in order, once for each (producer, sequence)."""
-    head: tuple[Argument, ...] = (
-        check_name(producer, "producer"),
-        check_count(sequence, "sequence", MAX_OFFSET),
-    )
+    """Append stagings to the stream, in order, once for each (producer, sequence).
+
+    ``content`` is a digest of what they hold. Raises ReusedSequence when the sequence was published
+    with another one, or is being published with it; digests have a part in common, or differ.
+    """
+    numbered: Argument = check_count(sequence, "sequence", MAX_OFFSET)
+    if content is not None:
+        if not _DIGEST.fullmatch(content):
+            raise InvalidInput(
+                f"content must be hex digits, in parts that are joined by dots, not {content!r}; "
+                "give a digest of the messages, as hashlib's hexdigest"
+            )
+        numbered = f"{sequence}:{content}"
+    head: tuple[Argument, ...] = (check_name(producer, "producer"), numbered)
     names = tuple(check_name(staging, "staging") for staging in stagings)
     if len(set(names)) != len(names):
         raise InvalidInput("a staging is named twice; name each once")

@@ -133,15 +133,18 @@ class Stream(Generic[D]):
         batch = node.from_arrow(arrow_batch)
         return self._run(staging.stage(self._handle, batch, into, place, keep_ms))
 
-    def publish(self, *stagings: str, producer: str, sequence: int) -> Published:
+    def publish(
+        self, *stagings: str, producer: str, sequence: int, content: str | None = None
+    ) -> Published:
         """Append what is staged under these names, in order, once for each (producer, sequence).
 
         A publish that has begun will be in the stream as a whole: a repeat by any client, or the
         housekeeper, finishes it. A repeat drops what is staged under the names it is given, and
         returns where the first one is. Raises StagingGone when one of them is not there, and
-        StaleSequence; then nothing has happened. A round trip for each 256 nodes or 8 MiB.
+        StaleSequence; then nothing has happened. ``content`` is a digest of what they hold, in hex:
+        a repeat with another one raises ReusedSequence. A round trip for each 256 nodes or 8 MiB.
         """
-        return self._run(staging.publish(self._handle, stagings, producer, sequence))
+        return self._run(staging.publish(self._handle, stagings, producer, sequence, content))
 
     def unstage(self, *stagings: str) -> int:
         """Drop what is staged under these names; returns how many were there.

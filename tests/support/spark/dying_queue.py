@@ -77,6 +77,6 @@ def queue_sink_that_dies(step: str, marker: str) -> type[DataSource]:
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
             writer = super().streamWriter(schema, overwrite)
             assert isinstance(writer, QueueStreamWriter)
-            return DyingWriter(writer.address, writer.about, step, marker)
+            return DyingWriter(writer.address, writer.about, writer.names, step, marker)
 
     return Dying

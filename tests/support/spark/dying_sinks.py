@@ -70,7 +70,7 @@ class DyingLogWriter(LogStreamWriter):
     """Writes small nodes, so that a publish takes several steps."""
 
     def __init__(self, writer: LogStreamWriter, death: Death) -> None:
-        super().__init__(writer._sink, writer._rows)
+        super().__init__(writer._sink, writer._rows, writer._about)
         self._death = death
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

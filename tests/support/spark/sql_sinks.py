@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
 from pyspark.sql import types as t
 
+from headwater.spark.engine.contents import Content, content_of
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.plan import Epoch, SinkPlan, plan_write
 
@@ -54,7 +56,11 @@ class Table:
 
     def write(self, plan: SinkPlan, *tasks: dict[str, Any], epoch: Epoch | None = None) -> bool:
         staged = [self.stage(plan, columns) for columns in tasks]
-        return database.commit(plan, epoch or plan.epoch, staged)
+        epoch = epoch or plan.epoch
+        if epoch is not None:
+            content = Content.of_all(content_of(pa.record_batch(columns)) for columns in tasks)
+            epoch = replace(epoch, content=content.digest())
+        return database.commit(plan, epoch, staged)
 
 
 def rides(**distances: int | None) -> dict[str, Any]:

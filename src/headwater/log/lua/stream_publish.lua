@@ -8,11 +8,11 @@ local PUBLISH_BYTES = 8388608
 local function load_publish(K, producer)
   local text = redis.call('HGET', K .. ':publishing', producer)
   if not text then return nil end
-  local sequence, first, last, index, left, begun =
-    string.match(text, '^(%d+):(%d+):(%d+):(%d+):%d+:?(%d*):?(%d*)$')
+  local sequence, first, last, index, left, begun, digest =
+    string.match(text, '^(%d+):(%d+):(%d+):(%d+):%d+:?(%d*):?(%d*):?([%x.]*)$')
   return {
     sequence = tonumber(sequence), first = tonumber(first), last = tonumber(last),
-    index = tonumber(index), begun = begun ~= '0',
+    index = tonumber(index), begun = begun ~= '0', digest = digest,
     left = tonumber(left) or redis.call('LLEN', publish_key(K, producer)),
   }
 end
@@ -27,7 +27,7 @@ end
 
 local function publish_state(open, now)
   return table.concat({ digits(open.sequence), digits(open.first), digits(open.last), digits(open.index),
-    digits(now), digits(open.left), open.begun and '1' or '0' }, ':')
+    digits(now), digits(open.left), open.begun and '1' or '0', open.digest }, ':')
 end
 
 local function save_publish(K, producer, open, now)
@@ -44,7 +44,7 @@ local function missing_staging(K, names)
 end
 
 -- Begins a publish: once its state is saved, the named stagings belong to it.
-local function begin_publish(K, producer, sequence, names, now)
+local function begin_publish(K, producer, sequence, digest, names, now)
   local P = publish_key(K, producer)
   -- An earlier publish of this producer that stopped before it was begun, or after it was done, or
   -- whose stream was deleted.
@@ -52,7 +52,9 @@ local function begin_publish(K, producer, sequence, names, now)
   for i = 1, #names, 1000 do
     redis.call('RPUSH', P, unpack(names, i, math.min(i + 999, #names)))
   end
-  local open = { sequence = sequence, first = 1, last = 0, index = 0, left = #names, begun = false }
+  local open = {
+    sequence = sequence, first = 1, last = 0, index = 0, left = #names, begun = false, digest = digest,
+  }
   save_publish(K, producer, open, now)
   return open
 end
@@ -149,7 +151,7 @@ end
 -- A write of the same producer with a later sequence may have come in between: that stays the newest.
 local function finish_publish(K, producer, open, now)
   local newest = tonumber(redis.call('HGET', K .. ':answers', producer) or 0)
-  remember_answer(K, producer, open.sequence, open.first, open.last, now, nil, newest)
+  remember_answer(K, producer, open.sequence, open.first, open.last, now, open.digest, newest)
   redis.call('HDEL', K .. ':publishing', producer)
   redis.call('UNLINK', publish_key(K, producer))
 end
@@ -170,16 +172,21 @@ end
   reply is the first one, or the first publish continues. An unfinished publish of the same producer with
   another sequence is finished before this one begins.
   KEYS   1 the stream
-  ARGV   1 producer   2 its sequence   3.. names of stagings, in order; none to continue
+  ARGV   1 producer   2 its sequence and, after a colon, a digest of the content if it has one; parts of a
+         digest are joined by dots, and one in common shows that the content is the same
+         3.. names of stagings, in order; none to continue
   Reply  { 1 when done, first offset, last offset, messages not sealed yet, 1 when it was a repeat,
            1 when the names need not be sent again }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
+         error HW_REUSED <first> <last>, or HW_REUSED, when the sequence was published, or is being
+         published, with other content; the stagings stay
          error HW_NO_STAGING <name> when one is missing; then nothing was done
 ]]
 redis.register_function{
   function_name = 'hw_stream_publish',
   callback = function(keys, args)
-    local K, producer, sequence = keys[1], args[1], tonumber(args[2])
+    local K, producer = keys[1], args[1]
+    local sequence, digest = sequence_and_digest(args[2])
     local names = {}
     for i = 3, #args do names[i - 2] = args[i] end
     local now = server_ms()
@@ -188,7 +195,8 @@ redis.register_function{
     local ours, wait = open and open.sequence == sequence, false
     local missing = open and hold_stagings(K, producer, open)
     if missing then return redis.error_reply('HW_NO_STAGING ' .. missing) end
-    local first, last = remembered_answer(K, producer, sequence)
+    if ours and not is_same_content(open.digest, digest) then return redis.error_reply('HW_REUSED') end
+    local first, last = remembered_answer(K, producer, sequence, digest)
     if ours or first then
       for _, name in ipairs(names) do unstage(K, name) end
     end
@@ -201,7 +209,7 @@ redis.register_function{
       drop_moved(K, producer, open)
     else
       ours, wait = true, better_sealed_first(K, names, stream)
-      open = begin_publish(K, producer, sequence, names, now)
+      open = begin_publish(K, producer, sequence, digest, names, now)
       hold_stagings(K, producer, open)
     end
     local done = false

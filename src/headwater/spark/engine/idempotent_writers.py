@@ -1,6 +1,7 @@
 """Writers whose tasks write at once: for formats in which writing a row twice is writing it once.
 
-Nothing has to be staged or remembered there, whoever dies and is repeated.
+Nothing has to be staged or remembered there, whoever dies and is repeated. No row is dropped
+either, whatever its epoch: a checkpoint that went back brings rows once more.
 """
 
 from __future__ import annotations

@@ -1,19 +1,28 @@
 """What identifies a write, so that a repeat of it is deduplicated: a producer and a sequence.
 
 A batch write gets them by the options ``producer`` and ``sequence``. A streaming query is its own
-producer, by the id in its checkpoint, and its epochs are the sequence.
+producer, by the id in its checkpoint, and its epochs are the sequence. A repeat has the content of
+the first time (see ``contents``): anything else under the same sequence is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from headwater.errors import InvalidInput, SparkFailed
+from headwater.errors import (
+    CheckpointWentBack,
+    InvalidInput,
+    ReusedSequence,
+    SparkFailed,
+    StaleSequence,
+)
 from headwater.inputs import check_name
+from headwater.spark.engine.contents import Content
 from headwater.spark.engine.options import SourceOptions
 
 # The producers of all queries are as long as this one.
@@ -22,9 +31,13 @@ SAMPLE_QUERY = "spark-00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True)
 class FromTask(WriterCommitMessage):
-    """What a task reports to the commit: the query that is its producer; None in a batch write."""
+    """What a task reports to the commit: the query that is its producer, and what it wrote.
+
+    The query is None in a batch write.
+    """
 
     query: str | None
+    content: Content
 
 
 def query_of_task() -> str:
@@ -44,6 +57,20 @@ def queries_of(messages: Iterable[WriterCommitMessage | None]) -> set[str]:
     found = {message.query for message in messages if isinstance(message, FromTask)}
     assert None not in found, "tasks of a streaming query know it"
     return {query for query in found if query is not None}
+
+
+def content_of_tasks(messages: Iterable[WriterCommitMessage | None]) -> Content:
+    """Return what all tasks wrote."""
+    return Content.of_all(one.content for one in messages if isinstance(one, FromTask))
+
+
+@contextmanager
+def writing_epoch(query: str, epoch: int, target: str) -> Iterator[None]:
+    """Raise CheckpointWentBack where an epoch was written before, with other rows or long ago."""
+    try:
+        yield
+    except (ReusedSequence, StaleSequence):
+        raise CheckpointWentBack(query.removeprefix("spark-"), epoch, target) from None
 
 
 def producer_of(options: SourceOptions) -> tuple[str, int] | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from headwater.errors import InvalidInput
+from headwater.errors import InputChanged, InvalidInput, ReusedSequence
 from headwater.inputs import MAX_EXACT, check_int, check_name
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import translating_errors
@@ -165,7 +165,13 @@ def _run(
                 chunk = plan.chunks[place]
                 shaped = target.shape(intake.read(chunk), tag, value)
                 journal.begin_chunk(place)
-                target.write(shaped, journal.producer, place + 1)
+                try:
+                    with translating_errors():
+                        target.write(shaped, journal.producer, place + 1)
+                except ReusedSequence:
+                    # A part of a topic may have them, and another one not yet.
+                    why = f"rows of chunk {place + 1} arrived before, and are others by now"
+                    raise InputChanged(f"backfill {found.name!r}", why) from None
                 journal.end_chunk(place)
                 step.advance(chunk.rows)
     return replace(found, rows=rows, chunks=len(to_do))

@@ -24,6 +24,8 @@ from headwater.spark.queries.notes import NotedQuery, Part, all_notes, note
 _BEAT_S = 10.0
 # What follows the name of a query in the words that Spark shows of its jobs, to tasks as HTML.
 _BEHIND_NAME = re.compile("(?:<br/>|\n)id = ")
+# What the totals job adds to the name of its query, which Spark wants to be another in each run.
+_RUN_OF_JOB = re.compile(r"^(totals .+) [0-9a-f]{8}$", re.DOTALL)
 # Under this name our Java puts the query beside the positions of a micro-batch.
 _ASKING = "asking"
 
@@ -73,7 +75,7 @@ class ReadNote:
             return
         name, *found = _BEHIND_NAME.split(asking.about, maxsplit=1)
         facts = NotedQuery(
-            name if found else "",
+            _RUN_OF_JOB.sub(r"\1", name) if found else "",
             int(asking.batch),
             self.next,
             self.run,

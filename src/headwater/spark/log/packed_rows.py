@@ -3,8 +3,9 @@
 Sessions that have our Java send nodes in place of rows, where the columns allow it
 (``jvm/NodeColumns.java``). A write of that kind is planned with one more column, which carries the
 mark of our scans. What its tasks get is a node in each row, with the first and the newest of its
-times; or a row as it came, when the log does not take it. Such a row is checked as every other one,
-so that its error is the same in all sessions.
+times and the sum of the checksums of its messages (see ``engine/contents.py``); or a row as it
+came, when the log does not take it. Such a row is checked as every other one, so that its error is
+the same in all sessions.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from headwater.errors import HeadwaterError
 from headwater.log import node
 from headwater.log.handles import StreamHandle
 from headwater.log.staging import stage_nodes
+from headwater.spark.engine.contents import Content
 from headwater.spark.engine.own_scans import is_own_scan
 from headwater.spark.log.columns import NODE
 from headwater.spark.log.staging import LogSink, StagedRows, stage_rows, unstage_rows
 
-_FIRST, _NEWEST = "__first", "__newest"
-_OF_NODES = (NODE.name, _FIRST, _NEWEST)
+_FIRST, _NEWEST, _SUM = "__first", "__newest", "__sum"
+_OF_NODES = (NODE.name, _FIRST, _NEWEST, _SUM)
 
 
 def comes_packed(schema: StructType) -> bool:
@@ -42,21 +44,22 @@ def stage_packed(
 ) -> StagedRows:
     """Stage the nodes of a task; what it has staged is dropped when it fails."""
     stream = StreamHandle(sink.stream_of(0), set())
-    place = rows = 0
+    place, content = 0, Content()
     try:
         for batch in batches:
             nodes = list(_nodes(sink, batch, staging))
             place = sink.target.hw.store.run(stage_nodes(stream, nodes, staging, place))
-            rows += sum(one.rows for one in nodes)
+            rows, sums = sum(one.rows for one in nodes), batch.column(_SUM).to_pylist()
+            content = content.joined(Content(rows, sum(sums)))
     except BaseException:
         with contextlib.suppress(HeadwaterError):
-            unstage_rows(sink, [StagedRows(query, staging, (0,), rows)])
+            unstage_rows(sink, [StagedRows(query, content, staging, (0,))])
         raise
-    return StagedRows(query, staging, (0,) if rows else (), rows)
+    return StagedRows(query, content, staging, (0,) if content.rows else ())
 
 
 def _nodes(sink: LogSink, batch: pa.RecordBatch, staging: str) -> Iterator[node.PackedNode]:
-    blobs, firsts, newests = (batch.column(name).to_pylist() for name in _OF_NODES)
+    blobs, firsts, newests, _ = (batch.column(name).to_pylist() for name in _OF_NODES)
     for row, (blob, first, newest) in enumerate(zip(blobs, firsts, newests, strict=True)):
         if blob is None:
             _refuse(sink, batch.slice(row, 1), staging)

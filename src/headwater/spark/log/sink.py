@@ -37,6 +37,7 @@ from pyspark.sql.types import (
 from headwater.errors import InvalidInput
 from headwater.spark.engine.accepted_columns import AcceptedColumns, refuse_overwrite
 from headwater.spark.engine.column_names import is_case_sensitive, renamed, spelled_columns
+from headwater.spark.engine.contents import plan_of
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.write_identity import (
@@ -44,6 +45,7 @@ from headwater.spark.engine.write_identity import (
     queries_of,
     query_of_task,
     refuse_producer,
+    writing_epoch,
 )
 from headwater.spark.log.columns import ALL, HEADERS
 from headwater.spark.log.decoding import VALUE_OPTIONS, ValueColumns, value_columns
@@ -145,14 +147,19 @@ class _Rows:
     names: tuple[str, ...] | None = None
 
     def stage(
-        self, sink: LogSink, batches: Iterator[pa.RecordBatch], query: str | None = None
+        self,
+        sink: LogSink,
+        batches: Iterator[pa.RecordBatch],
+        query: str | None = None,
+        *,
+        repeatable: bool = True,
     ) -> StagedRows:
         if self.packed:
             return stage_packed(sink, batches, new_staging(query), query)
         batches = renamed(batches, self.names)
         if self.made_of is not None:
             batches = encode_values(batches, self.made_of)
-        return stage_rows(sink, batches, new_staging(query), query)
+        return stage_rows(sink, batches, new_staging(query), query, repeatable=repeatable)
 
 
 _AS_THEY_ARE = _Rows()
@@ -183,12 +190,13 @@ class LogWriter(DataSourceArrowWriter):
     ) -> None:
         self._sink = sink
         self._rows = rows
+        self._repeatable = producer is not None
         self._producer, self._sequence = producer or (f"spark-{secrets.token_hex(12)}", 0)
 
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return self._rows.stage(self._sink, iterator)
+        return self._rows.stage(self._sink, iterator, repeatable=self._repeatable)
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -223,9 +231,11 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish an epoch; a repeat of one that was published changes nothing."""
+        """Publish an epoch; a repeat changes nothing. Raises CheckpointWentBack for other rows."""
+        plan = plan_of(self._about.checkpoint, batchId)
         for query in queries_of(messages):
-            publish_rows(self._sink, messages, query, batchId)
+            with writing_epoch(query, batchId, self._sink.target.name):
+                publish_rows(self._sink, messages, query, batchId, plan)
             about = msgspec.structs.replace(self._about, epoch=batchId)
             note_query(self._sink.target, query.removeprefix("spark-"), "write", about)
 

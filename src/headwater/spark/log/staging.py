@@ -4,7 +4,7 @@ Tasks pack their rows as nodes and stage them beside the stream that they are fo
 When all tasks are done, the commit publishes what they staged, in the order of the tasks. A task
 that is repeated, or runs twice at once, stages under another name, and only one of them is named in
 the commit. A commit that is repeated, because the driver or the store died, goes on with the first
-one: the store recognises it by producer and sequence.
+one: the store recognises it by producer and sequence. Other rows under them are refused.
 
 The sink of the log and that of queues write in this way.
 """
@@ -21,10 +21,17 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from headwater.errors import HeadwaterError
+from headwater.log import node
+from headwater.log.handles import StreamHandle
+from headwater.log.keys import stream_key
 from headwater.log.limits import MAX_BATCH_BYTES, NODE_MESSAGES
-from headwater.spark.engine.write_identity import FromTask
+from headwater.log.reading import newest_sequence
+from headwater.log.staging import STAGED_MS, stage
+from headwater.spark.engine.contents import Content, content_of
+from headwater.spark.engine.write_identity import FromTask, content_of_tasks
 from headwater.spark.log.messages import messages_by_partition
 from headwater.spark.log.target import StreamOrTopic
+from headwater.store.many import together
 
 # What a task collects for a stream before it stages it in one call.
 STAGE_ROWS = 16 * NODE_MESSAGES
@@ -49,7 +56,6 @@ class StagedRows(FromTask):
 
     staging: str
     places: tuple[int, ...]
-    rows: int
 
 
 # ── In tasks ─────────────────────────────────────────────────────────────────────────────────
@@ -57,9 +63,10 @@ class StagedRows(FromTask):
 
 @dataclass
 class _Collected:
-    """Rows for one stream that are not staged yet, and where the next ones go."""
+    """Rows for one stream that are not staged yet, where the next ones go, what was staged."""
 
     place: int = 0
+    content: Content = field(default_factory=Content)
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
@@ -93,35 +100,51 @@ def new_staging(query: str | None = None) -> str:
 
 
 def stage_rows(
-    sink: LogSink, batches: Iterable[pa.RecordBatch], staging: str, query: str | None = None
+    sink: LogSink,
+    batches: Iterable[pa.RecordBatch],
+    staging: str,
+    query: str | None = None,
+    *,
+    repeatable: bool = True,
 ) -> StagedRows:
-    """Stage all rows of a task; what it has staged is dropped when it fails."""
+    """Stage all rows of a task; what it has staged is dropped when it fails.
+
+    What a write that nobody can repeat holds need not be known.
+    """
     collected: dict[int, _Collected] = {}
-    rows = 0
     try:
         for batch in batches:
-            rows += batch.num_rows
             for place, messages in messages_by_partition(batch, sink.partitions):
                 waiting = collected.setdefault(place, _Collected())
                 for piece in _pieces(messages):
                     waiting.add(piece)
                     if waiting.rows >= STAGE_ROWS or waiting.bytes >= STAGE_BYTES:
-                        _stage(sink, place, waiting, staging, everything=False)
+                        _stage(sink, place, waiting, staging, repeatable, everything=False)
         for place, waiting in collected.items():
             if waiting.rows:
-                _stage(sink, place, waiting, staging, everything=True)
+                _stage(sink, place, waiting, staging, repeatable, everything=True)
     except BaseException:
         with contextlib.suppress(HeadwaterError):
-            unstage_rows(sink, [StagedRows(query, staging, tuple(collected), rows)])
+            unstage_rows(sink, [StagedRows(query, Content(), staging, tuple(collected))])
         raise
-    return StagedRows(query, staging, tuple(sorted(collected)), rows)
+    content = Content.of_all(one.content for one in collected.values())
+    return StagedRows(query, content, staging, tuple(sorted(collected)))
 
 
 def _stage(
-    sink: LogSink, place: int, waiting: _Collected, staging: str, *, everything: bool
+    sink: LogSink,
+    place: int,
+    waiting: _Collected,
+    staging: str,
+    repeatable: bool,
+    *,
+    everything: bool,
 ) -> None:
-    stream = sink.target.hw.stream(sink.stream_of(place))
-    waiting.place = stream.stage(waiting.take(everything), staging, place=waiting.place)
+    handle = StreamHandle(sink.stream_of(place), set())
+    rows = node.from_arrow(waiting.take(everything))
+    if repeatable:
+        waiting.content = waiting.content.joined(content_of(rows))
+    waiting.place = sink.target.hw.store.run(stage(handle, rows, staging, waiting.place, STAGED_MS))
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -139,17 +162,42 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def publish_rows(
-    sink: LogSink, messages: Iterable[WriterCommitMessage | None], producer: str, sequence: int
+    sink: LogSink,
+    messages: Iterable[WriterCommitMessage | None],
+    producer: str,
+    sequence: int,
+    plan: str = "",
 ) -> None:
-    """Publish what tasks have staged, in their order, in each partition."""
+    """Publish what tasks have staged, in their order, in each partition.
+
+    Raises ReusedSequence when the sequence was published with other content, and not by the same
+    ``plan``, and StaleSequence; then nothing was published.
+    """
+    messages = [*messages]
+    content = content_of_tasks(messages).digest(plan)
     stagings: dict[int, list[str]] = {}
     for message in messages:
         assert isinstance(message, StagedRows)
         for place in message.places:
             stagings.setdefault(place, []).append(message.staging)
-    for place, names in sorted(stagings.items()):
+    for place in _those_that_may_refuse_first(sink, sorted(stagings), producer, sequence):
         stream = sink.target.hw.stream(sink.stream_of(place))
-        stream.publish(*names, producer=producer, sequence=sequence)
+        stream.publish(*stagings[place], producer=producer, sequence=sequence, content=content)
+
+
+def _those_that_may_refuse_first(
+    sink: LogSink, places: list[int], producer: str, sequence: int
+) -> list[int]:
+    """Return partitions in their order, behind those that have come to the sequence before.
+
+    So what is refused by one of them is in none of the others.
+    """
+    if len(places) < 2:
+        return places
+    keys = [stream_key(sink.stream_of(place)) for place in places]
+    newest = sink.target.hw.store.run(together(newest_sequence(key, producer) for key in keys))
+    known = {place for place, one in zip(places, newest, strict=True) if (one or 0) >= sequence}
+    return sorted(places, key=lambda place: place not in known)
 
 
 def unstage_rows(sink: LogSink, messages: Iterable[WriterCommitMessage | None]) -> None:

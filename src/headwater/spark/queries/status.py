@@ -21,6 +21,7 @@ from headwater.store.many import sound
 SILENT_MS: Final = 60_000
 
 QueryState: TypeAlias = Literal["running", "silent", "ended", "checkpoint gone"]
+_LIVE: Final = ("running", "silent")
 
 # As spark/queues/intake.py names the intake of a queue, by the length of its name.
 _INTAKE: Final = re.compile(r"intake:(\d+):(.*)", re.DOTALL)
@@ -39,8 +40,9 @@ class QueryStatus(NamedTuple):
     """A query that reads or writes a store.
 
     ``state`` is *running* while it was seen within a minute, *silent* after that, *ended* when it
-    was stopped, and *checkpoint gone* when its checkpoint is no more, as far as that can be seen
-    from here. ``checkpoint`` is known of queries that write to a stream or topic,
+    was stopped or had read all it was to read, and *checkpoint gone* when its checkpoint is no
+    more, as far as that can be seen from here. Nothing waits for one that has ended, or whose
+    checkpoint is gone. ``checkpoint`` is known of queries that write to a stream or topic,
     and of those that read in a session that our rules are in force in; else it is empty.
     ``staged_bytes`` lie beside what it writes to, and are not published yet.
     """
@@ -60,22 +62,53 @@ class QueryStatus(NamedTuple):
     @property
     def is_live(self) -> bool:
         """Whether it runs, or may go on: it was not stopped, and its checkpoint is there."""
-        return self.state in ("running", "silent")
+        return self.state in _LIVE
 
 
 def query_statuses() -> Operation[list[QueryStatus]]:
-    """Return where all queries stand, in the order of their names and ids."""
+    """Return where all queries stand, in the order of their names and ids.
+
+    Of several runs that had a checkpoint each, and will not come back, the last one stands for all.
+    """
+    found = [runs[0] for runs in (yield from _runs_of_queries())]
+    return sorted(found, key=lambda one: (one.name, one.query))
+
+
+def _runs_of_queries() -> Operation[list[list[QueryStatus]]]:
+    """Return the runs of each query, the one that was seen last first.
+
+    One that can go on from its checkpoint is a query by itself. Every other one is a run of the
+    query that has its name, and reads and writes the same.
+    """
     now_ms, notes = yield from all_notes()
     found = []
     for query, own in groupby(notes, key=lambda one: one.query):
         found.append((yield from _status(query, [*own], now_ms)))
-    return sorted(found, key=lambda one: (one.name, one.query))
+    queries: list[list[QueryStatus]] = []
+    for one in sorted(found, key=lambda one: one.seen_ms):
+        alike = (runs for runs in queries if _is_past_run(one, of=runs[0]))
+        runs = next(alike, None)
+        if runs is None:
+            queries.append([one])
+        else:
+            runs.append(one)
+    return queries
+
+
+def _is_past_run(one: QueryStatus, of: QueryStatus) -> bool:
+    """Return whether a query that was seen before another one was an earlier run of it."""
+    lost = not one.checkpoint or one.checkpoint == of.checkpoint or _is_gone(one.checkpoint)
+    return lost and not one.is_live and _deed(one) == _deed(of)
+
+
+def _deed(one: QueryStatus) -> tuple[str, list[str], tuple[str, ...]]:
+    return one.name, [read.stream for read in one.reads], one.writes
 
 
 def forget_query(named: str) -> Operation[QueryStatus]:
     """Forget a query, by its id or its name. Raises InvalidInput unless there is one such query."""
-    statuses = yield from query_statuses()
-    found = [one for one in statuses if named in (one.query, one.name)]
+    queries = yield from _runs_of_queries()
+    found = [runs for runs in queries if named in (runs[0].query, runs[0].name)]
     if len(found) != 1:
         several = " by that name; give its id" if found else ""
         raise InvalidInput(
@@ -84,8 +117,9 @@ def forget_query(named: str) -> Operation[QueryStatus]:
             "`headwater spark status` shows all"
         )
     notes = (yield from all_notes()).notes
-    yield from forget(tuple(one for one in notes if one.query == found[0].query))
-    return found[0]
+    gone = {one.query for one in found[0]}
+    yield from forget(tuple(one for one in notes if one.query in gone))
+    return found[0][0]
 
 
 def _status(query: str, notes: list[QueryNote], now_ms: int) -> Operation[QueryStatus]:
@@ -97,15 +131,19 @@ def _status(query: str, notes: list[QueryNote], now_ms: int) -> Operation[QueryS
         done = fact.end if fact.epoch <= written else fact.next
         for stream, next_ in (fact.next | done).items():
             reached[stream] = max(next_, reached.get(stream, 0))
-    positions = yield from sound(_position(*one) for one in sorted(reached.items()))
-    reads = [one for one in positions if one is not None]
-    staged = yield from sound(_staged(query, one) for one in _written_streams(notes))
     seen_ms = now_ms - max(one.noted_ms for one in notes)
     checkpoint = _first(fact.checkpoint for fact in facts)
+    state = _state(notes, checkpoint, seen_ms)
+    if state in _LIVE:
+        positions = yield from sound(_position(*one) for one in sorted(reached.items()))
+        reads = [one for one in positions if one is not None]
+    else:
+        reads = [ReadPosition(*one, 0, 0) for one in sorted(reached.items())]
+    staged = yield from sound(_staged(query, one) for one in _written_streams(notes))
     return QueryStatus(
         query=query,
         name=_first(fact.name for fact in facts),
-        state=_state(notes, checkpoint, seen_ms),
+        state=state,
         # What a task notes before the first epoch is done has none yet.
         epoch=max(0, *(fact.epoch for fact in facts)),
         checkpoint=checkpoint,
@@ -142,11 +180,11 @@ def _staged(query: str, stream: str) -> Operation[int]:
 
 
 def _state(notes: Iterable[QueryNote], checkpoint: str, seen_ms: int) -> QueryState:
-    if checkpoint and _is_gone(checkpoint):
-        return "checkpoint gone"
     latest = max(notes, key=lambda one: one.noted_ms)
     if latest.facts.ended:
         return "ended"
+    if checkpoint and _is_gone(checkpoint):
+        return "checkpoint gone"
     return "running" if seen_ms < SILENT_MS else "silent"
 
 

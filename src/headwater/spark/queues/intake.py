@@ -29,6 +29,7 @@ from headwater.log.retention import PRODUCER_MS
 from headwater.log.stream import Stream
 from headwater.queue.keys import queue_key
 from headwater.queue.limits import MAX_PRIORITY
+from headwater.spark.engine.write_identity import content_of_tasks
 from headwater.spark.log.staging import (
     LogSink,
     StagedRows,
@@ -80,10 +81,13 @@ def stage(
     producer: str,
     batches: Iterable[pa.RecordBatch],
     query: str | None = None,
+    *,
+    repeatable: bool = True,
 ) -> StagedRows:
     """Stage the rows of a task beside the intake."""
     rows = (to_messages(batch) for batch in batches if batch.num_rows)
-    return stage_rows(_intake_of(address, producer), rows, new_staging(query), query)
+    intake = _intake_of(address, producer)
+    return stage_rows(intake, rows, new_staging(query), query, repeatable=repeatable)
 
 
 def to_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -132,13 +136,20 @@ def commit(
     messages: Iterable[WriterCommitMessage | None],
     producer: str,
     sequence: int,
+    plan: str = "",
 ) -> None:
-    """Bring what tasks have staged into the queue; a repeat goes on with the first commit."""
+    """Bring what tasks have staged into the queue; a repeat goes on with the first commit.
+
+    Raises ReusedSequence when the first one had other content, and not the same ``plan``, and
+    StaleSequence.
+    """
+    messages = [*messages]
     staged = [m.staging for m in messages if isinstance(m, StagedRows) and m.places]
     if not staged:
         return
     intake = address.hw.stream(intake_name(address.queue, producer))
-    found = intake.publish(*staged, producer=producer, sequence=sequence)
+    content = content_of_tasks(messages).digest(plan)
+    found = intake.publish(*staged, producer=producer, sequence=sequence, content=content)
     # Nobody repeats what is older than the memory of producers.
     intake.retain(max_age_ms=PRODUCER_MS)
     # What an earlier commit has left goes first, and is cut as that one would have cut it.

@@ -23,8 +23,9 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, MapT
 
 from headwater.spark.engine.accepted_columns import AcceptedColumns
 from headwater.spark.engine.column_names import renamed
+from headwater.spark.engine.contents import plan_of
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.write_identity import queries_of, query_of_task
+from headwater.spark.engine.write_identity import queries_of, query_of_task, writing_epoch
 from headwater.spark.log.noting import note_first_epoch, note_query
 from headwater.spark.queries.notes import NotedQuery
 from headwater.spark.queues import intake
@@ -65,7 +66,8 @@ class QueueWriter(DataSourceArrowWriter):
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return intake.stage(self.address, self.producer, renamed(iterator, self.names))
+        rows, repeatable = renamed(iterator, self.names), self.given is not None
+        return intake.stage(self.address, self.producer, rows, repeatable=repeatable)
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -102,9 +104,11 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Push an epoch; a repeat of one that was pushed changes nothing."""
+        """Push an epoch; a repeat changes nothing. Raises CheckpointWentBack for other rows."""
+        plan = plan_of(self.about.checkpoint, batchId)
         for query in queries_of(messages):
-            intake.commit(self.address, messages, query, batchId)
+            with writing_epoch(query, batchId, self.address.queue):
+                intake.commit(self.address, messages, query, batchId, plan)
             about = msgspec.structs.replace(self.about, epoch=batchId)
             target = intake.target_of(self.address, query)
             note_query(target, query.removeprefix("spark-"), "write", about)

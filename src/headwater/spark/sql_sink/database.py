@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from sqlalchemy import URL, NullPool, create_engine
 
-from headwater.errors import StaleSequence
+from headwater.errors import ReusedSequence, StaleSequence
 from headwater.sql.driver_errors import translating_errors
 from headwater.sql.engines import parse_url
 from headwater.sql.relations import Relation, quoted
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = Schema(__package__)
 EPOCHS: Final = "headwater_epochs"
+CONTENTS: Final = "headwater_epoch_contents"
 STAGED: Final = "headwater_staged_"
 # How many of a producer's latest epochs are remembered, as in the log.
 REMEMBERED: Final = 128
@@ -143,7 +144,8 @@ def commit(plan: SinkPlan, epoch: Epoch | None, staged: Iterable[str]) -> bool:
     """Bring staged tables into the target, with their epoch, in one transaction.
 
     Returns False for an epoch that was committed before; then only the staged tables go. Raises
-    StaleSequence for one that is older than what is remembered, and WriteRefused.
+    ReusedSequence when it had other content, StaleSequence when it is older than what is
+    remembered, and WriteRefused.
     """
     names = list(staged)
     with plan.database.transaction(plan.relation) as cursor:
@@ -207,22 +209,32 @@ def target_name(relation: Relation) -> str:
 def _note(cursor: SinkCursor, plan: SinkPlan, epoch: Epoch) -> bool:
     """Note an epoch; returns whether it is new. A commit at the same time waits here."""
     mark, target = plan.database.mark, target_name(plan.relation)
+    this = f"target = {mark} AND producer = {mark}"
     cursor.execute(
         f"INSERT INTO {EPOCHS} (target, producer, sequence, state) "
         f"VALUES ({mark}, {mark}, {mark}, {mark}) ON CONFLICT DO NOTHING",
         (target, epoch.producer, epoch.sequence, epoch.state),
     )
     if cursor.rowcount != 1:
+        names = (target, epoch.producer, epoch.sequence)
+        cursor.execute(f"SELECT content FROM {CONTENTS} WHERE {this} AND sequence = {mark}", names)
+        known = cursor.fetchone()
+        if known and not set(known[0].split(".")) & set(epoch.content.split(".")):
+            raise ReusedSequence(*names)
         return False
-    cursor.execute(
-        f"SELECT max(sequence) FROM {EPOCHS} WHERE target = {mark} AND producer = {mark}",
-        (target, epoch.producer),
-    )
+    cursor.execute(f"SELECT max(sequence) FROM {EPOCHS} WHERE {this}", (target, epoch.producer))
     (newest,) = cursor.fetchone()
     if newest > epoch.sequence:
         raise StaleSequence(target, epoch.producer, epoch.sequence, newest)
     cursor.execute(
-        f"DELETE FROM {EPOCHS} WHERE target = {mark} AND producer = {mark} AND sequence <= {mark}",
-        (target, epoch.producer, epoch.sequence - REMEMBERED),
+        f"INSERT INTO {CONTENTS} (target, producer, sequence, content) "
+        f"VALUES ({mark}, {mark}, {mark}, {mark}) "
+        "ON CONFLICT (target, producer, sequence) DO UPDATE SET content = excluded.content",
+        (target, epoch.producer, epoch.sequence, epoch.content),
     )
+    for table in (EPOCHS, CONTENTS):
+        cursor.execute(
+            f"DELETE FROM {table} WHERE {this} AND sequence <= {mark}",
+            (target, epoch.producer, epoch.sequence - REMEMBERED),
+        )
     return True

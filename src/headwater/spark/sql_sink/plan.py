@@ -29,11 +29,15 @@ NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What makes a write known: a repeat of (producer, sequence) changes nothing."""
+    """What makes a write known: a repeat of (producer, sequence) changes nothing.
+
+    ``content`` is a digest of its rows, see ``engine/contents.py``.
+    """
 
     producer: str
     sequence: int
     state: str | None = None
+    content: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class SinkPlan:
     columns: dict[str, str]
     epoch: Epoch | None
     state: str | None
+    checkpoint: str
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -74,7 +79,8 @@ def plan_write(
     if mode == "add":
         _check_numbers(relation, schema, keys)
     prepare(database, relation)
-    return SinkPlan(database, relation, mode, keys, columns, epoch, options.text("state"))
+    state, checkpoint = options.text("state"), options.text("checkpointLocation") or ""
+    return SinkPlan(database, relation, mode, keys, columns, epoch, state, checkpoint)
 
 
 def _check_overwrite(overwrite: bool, mode: str, streaming: bool) -> None:

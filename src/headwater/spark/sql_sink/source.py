@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -18,8 +18,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.spark.engine.column_names import renamed
+from headwater.spark.engine.contents import Content, content_of, plan_of
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.write_identity import FromTask, queries_of, query_of_task
+from headwater.spark.engine.write_identity import (
+    FromTask,
+    content_of_tasks,
+    queries_of,
+    query_of_task,
+    writing_epoch,
+)
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.plan import Epoch, SinkPlan, plan_write
 
@@ -54,13 +61,23 @@ def stage(
     plan: SinkPlan, batches: Iterator[pa.RecordBatch], query: str | None = None
 ) -> StagedTable:
     """Stage the rows of a task in a table of its own."""
-    filled = (batch for batch in renamed(batches, [*plan.columns]) if batch.num_rows)
-    first = next(filled, None)
+    contents: list[Content] = []
+    repeatable = query is not None or plan.epoch is not None
+
+    def filled() -> Iterator[pa.RecordBatch]:
+        for batch in renamed(batches, [*plan.columns]):
+            if batch.num_rows:
+                if repeatable:
+                    contents.append(content_of(batch))
+                yield batch
+
+    rows = filled()
+    first = next(rows, None)
     if first is None:
-        return StagedTable(query, None)
+        return StagedTable(query, Content(), None)
     table = database.fresh_staged()
-    plan.database.stage(plan.relation, table, itertools.chain([first], filled))
-    return StagedTable(query, table)
+    plan.database.stage(plan.relation, table, itertools.chain([first], rows))
+    return StagedTable(query, Content.of_all(contents), table)
 
 
 def tables(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
@@ -82,7 +99,10 @@ class SqlWriter(DataSourceArrowWriter):
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Apply the rows of all tasks in one transaction."""
-        database.commit(self._plan, self._plan.epoch, tables(messages))
+        epoch = self._plan.epoch
+        if epoch is not None:
+            epoch = replace(epoch, content=content_of_tasks(messages).digest())
+        database.commit(self._plan, epoch, tables(messages))
 
     @one_line()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -103,10 +123,15 @@ class SqlStreamWriter(DataSourceStreamArrowWriter):
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Apply an epoch and note it, in one transaction; a repeat changes nothing."""
+        """Apply an epoch and note it, in one transaction; a repeat changes nothing.
+
+        Raises CheckpointWentBack for other rows under an epoch that was applied.
+        """
+        content = content_of_tasks(messages).digest(plan_of(self._plan.checkpoint, batchId))
         for query in queries_of(messages):
-            epoch = Epoch(query, batchId, self._plan.state)
-            database.commit(self._plan, epoch, tables(messages))
+            epoch = Epoch(query, batchId, self._plan.state, content)
+            with writing_epoch(query, batchId, str(self._plan.relation)):
+                database.commit(self._plan, epoch, tables(messages))
 
     @one_line()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002

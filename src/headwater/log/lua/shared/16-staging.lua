@@ -6,10 +6,11 @@
                                    itself until then.
     K:stagings              zset   name -> the ms in which it expires, +inf once it is begun: where to
                                    look for stagings. A name may be left of one that is gone.
-    K:publishing            hash   producer -> "sequence:first:last:index:time:left:begun" of its
+    K:publishing            hash   producer -> "sequence:first:last:index:time:left:begun:digest" of its
                                    unfinished publish: the offsets so far, the next node of the first
                                    staging, the time of the last step, how many stagings are
-                                   left, and whether all of them are marked as begun
+                                   left, whether all of them are marked as begun, and the digest of the
+                                   content, if there is one
     K:publish:<producer>    list   names of the stagings that it has still to move, in order
 
   A publish begins with its state, which names what belongs to it. From then on it continues in steps, which

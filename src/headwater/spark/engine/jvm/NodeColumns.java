@@ -1,8 +1,8 @@
 /*
  * Which columns of a write are packed as nodes here, and what is sent to Python in their place.
  *
- * headwater.spark.log.packed_rows takes it: a node with the first and the newest of its times, or a
- * row as it came, where the log does not take it. Columns that need more than that (headers, values
+ * headwater.spark.log.packed_rows takes it: a node with the first and the newest of its times and the
+ * sum of the checksums of its messages, or a row as it came, where the log does not take it. Columns that need more than that (headers, values
  * that are made of columns, partitions of topics) are left to Python.
  */
 package headwater;
@@ -39,16 +39,20 @@ public class NodeColumns implements Serializable {
   final int value;
   final int time;
   final boolean valueIsString;
+  // Whether checksums are made, by which a repeat of the write is known.
+  final boolean summed;
 
-  private NodeColumns(int tag, int value, int time, boolean valueIsString) {
+  private NodeColumns(int tag, int value, int time, boolean valueIsString, boolean summed) {
     this.tag = tag;
     this.value = value;
     this.time = time;
     this.valueIsString = valueIsString;
+    this.summed = summed;
   }
 
   /** Returns the columns of a write; null for one that Python has to look at row by row. */
-  static NodeColumns of(StructType schema, CaseInsensitiveStringMap options) {
+  static NodeColumns of(
+      StructType schema, CaseInsensitiveStringMap options, boolean repeatable) {
     for (int i = 0; i < LEFT_TO_PYTHON.length; i++) {
       if (options.containsKey(LEFT_TO_PYTHON[i])) return null;
     }
@@ -64,7 +68,7 @@ public class NodeColumns implements Serializable {
     int value = names.indexOf("value");
     if (value < 0) return null;
     boolean text = schema.apply(value).dataType() instanceof StringType;
-    return new NodeColumns(names.indexOf("tag"), value, names.indexOf("time"), text);
+    return new NodeColumns(names.indexOf("tag"), value, names.indexOf("time"), text, repeatable);
   }
 
   /** Returns the names of columns; as Spark compares them, the sink knows them in lower case. */
@@ -91,26 +95,28 @@ public class NodeColumns implements Serializable {
             .add("__node", BinaryType$.MODULE$, true)
             .add("__first", LongType$.MODULE$, true)
             .add("__newest", LongType$.MODULE$, true)
+            .add("__sum", LongType$.MODULE$, true)
             .add("value", BinaryType$.MODULE$, true);
     if (tag >= 0) sent = sent.add("tag", StringType$.MODULE$, true);
     if (time >= 0) sent = sent.add("time", TimestampType$.MODULE$, true);
     return sent;
   }
 
-  GenericInternalRow node(byte[] bytes, long first, long newest) {
+  GenericInternalRow node(byte[] bytes, long first, long newest, long sum) {
     boolean timed = time >= 0;
-    Object[] parts = new Object[4 + (tag >= 0 ? 1 : 0) + (timed ? 1 : 0)];
+    Object[] parts = new Object[5 + (tag >= 0 ? 1 : 0) + (timed ? 1 : 0)];
     parts[0] = bytes;
     if (timed) {
       parts[1] = Long.valueOf(first);
       parts[2] = Long.valueOf(newest);
     }
+    parts[3] = Long.valueOf(sum);
     return new GenericInternalRow(parts);
   }
 
   /** Returns a row as it came; it is good until the next row is asked for. */
   GenericInternalRow passedOn(InternalRow row, UTF8String ofTag, UTF8String ofValue) {
-    List parts = new ArrayList(Arrays.asList(new Object[3]));
+    List parts = new ArrayList(Arrays.asList(new Object[4]));
     parts.add(ofValue == null ? null : ofValue.getBytes());
     if (tag >= 0) parts.add(ofTag == null ? null : ofTag.clone());
     if (time >= 0) parts.add(row.isNullAt(time) ? null : Long.valueOf(row.getLong(time)));

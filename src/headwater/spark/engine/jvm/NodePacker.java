@@ -14,6 +14,7 @@ import java.nio.ByteOrder;
 import java.util.Arrays;
 import java.util.Iterator;
 import java.util.concurrent.Future;
+import java.util.zip.CRC32;
 import org.apache.arrow.flatbuf.Buffer;
 import org.apache.arrow.flatbuf.FieldNode;
 import org.apache.arrow.flatbuf.Message;
@@ -37,6 +38,10 @@ public class NodePacker {
   private static final int COLLECTED = NODE_MESSAGES + NODE_MESSAGES / 2;
   // As headwater.log.node has it.
   private static final int HAS_TIME = 1;
+  // As headwater.spark.engine.contents has it, and its second and third power.
+  private static final long K = 0x9E3779B97F4A7C15L;
+  private static final long K2 = K * K;
+  private static final long K3 = K2 * K;
 
   private static final UTF8String NO_TAG = UTF8String.fromBytes(new byte[0]);
 
@@ -46,6 +51,7 @@ public class NodePacker {
   private final Strings values = new Strings(COLLECTED);
   private final long[] times = new long[COLLECTED];
   private final NodeCompressor compressor = new NodeCompressor();
+  private final CRC32 crc = new CRC32();
   private int count;
   private InternalRow row;
 
@@ -67,7 +73,7 @@ public class NodePacker {
       if (count > 0 && (!taken || isFull(tag, value))) return pack(Math.min(count, NODE_MESSAGES));
       InternalRow given = row;
       row = null;
-      if (!taken) return new Packed(null, 0, 0, 0, columns.passedOn(given, tag, value));
+      if (!taken) return new Packed(null, 0, 0, 0, 0, columns.passedOn(given, tag, value));
       tags.add(tag);
       values.add(value);
       times[count++] = time;
@@ -135,12 +141,27 @@ public class NodePacker {
     Future node = compressor.pack(message, size, rows, timed ? HAS_TIME : 0);
     long newest = times[0];
     for (int i = 1; i < rows; i++) newest = Math.max(newest, times[i]);
-    Packed made = new Packed(node, size, times[0], newest, null);
+    Packed made = new Packed(node, size, times[0], newest, columns.summed ? sum(rows) : 0, null);
     tags.drop(rows, count);
     values.drop(rows, count);
     System.arraycopy(times, rows, times, 0, count - rows);
     count -= rows;
     return made;
+  }
+
+  /** Returns the sum of the checksums of rows, as headwater.spark.engine.contents makes them. */
+  private long sum(int rows) {
+    long sum = 0;
+    for (int i = 0; i < rows; i++) {
+      crc.reset();
+      tags.check(crc, i);
+      values.check(crc, i);
+      long row = crc.getValue() + tags.length(i) * K + values.length(i) * K2 + times[i] * K3;
+      row = (row ^ (row >>> 30)) * 0xBF58476D1CE4E5B9L;
+      row = (row ^ (row >>> 27)) * 0x94D049BB133111EBL;
+      sum += row ^ (row >>> 31);
+    }
+    return sum;
   }
 
   private static byte[] description(int rows, int[] lengths, int[] offsets) {
@@ -174,13 +195,16 @@ public class NodePacker {
     private final Future node;
     private final long first;
     private final long newest;
+    private final long sum;
     private final GenericInternalRow passedOn;
 
-    Packed(Future node, int size, long first, long newest, GenericInternalRow passedOn) {
+    Packed(
+        Future node, int size, long first, long newest, long sum, GenericInternalRow passedOn) {
       this.node = node;
       this.size = size;
       this.first = first;
       this.newest = newest;
+      this.sum = sum;
       this.passedOn = passedOn;
     }
 
@@ -192,7 +216,7 @@ public class NodePacker {
     GenericInternalRow row(NodeColumns columns) {
       if (passedOn != null) return passedOn;
       try {
-        return columns.node((byte[]) node.get(), first, newest);
+        return columns.node((byte[]) node.get(), first, newest, sum);
       } catch (Exception error) {
         throw new RuntimeException(error);
       }
@@ -215,6 +239,14 @@ public class NodePacker {
 
     int end(int rows) {
       return ends[rows];
+    }
+
+    int length(int row) {
+      return ends[row + 1] - ends[row];
+    }
+
+    void check(CRC32 crc, int row) {
+      crc.update(bytes, ends[row], length(row));
     }
 
     void add(UTF8String one) {

@@ -86,7 +86,7 @@ public class NodeWrites extends Rule {
       String name = (String) Internals.WRITE_NAME.get(write);
       LogicalWriteInfo info = (LogicalWriteInfo) Internals.WRITE_INFO.get(write);
       boolean truncates = Internals.WRITE_TRUNCATES.getBoolean(write);
-      NodeColumns columns = columns(name, info, truncates);
+      NodeColumns columns = columns(name, info, truncates, info.options().containsKey("producer"));
       LogicalWriteInfo told = SessionsCase.told(name, info);
       if (columns == null && told == info) return null;
       PythonDataSourceV2 source = (PythonDataSourceV2) Internals.WRITE_SOURCE.get(write);
@@ -99,7 +99,7 @@ public class NodeWrites extends Rule {
       String name = (String) Internals.STREAMING_NAME.get(write);
       LogicalWriteInfo info = (LogicalWriteInfo) Internals.STREAMING_INFO.get(write);
       boolean truncates = Internals.STREAMING_TRUNCATES.getBoolean(write);
-      NodeColumns columns = columns(name, info, truncates);
+      NodeColumns columns = columns(name, info, truncates, true);
       LogicalWriteInfo told = SessionsCase.told(name, info);
       if (columns == null && told == info) return null;
       PythonDataSourceV2 source = (PythonDataSourceV2) Internals.STREAMING_SOURCE.get(write);
@@ -107,9 +107,10 @@ public class NodeWrites extends Rule {
       return new OfStream(source, name, told, columns);
     }
 
-    private static NodeColumns columns(String name, LogicalWriteInfo info, boolean truncates) {
+    private static NodeColumns columns(
+        String name, LogicalWriteInfo info, boolean truncates, boolean repeatable) {
       if (truncates || !ColumnScan.hasNodes(name)) return null;
-      return NodeColumns.of(info.schema(), info.options());
+      return NodeColumns.of(info.schema(), info.options(), repeatable);
     }
   }
 

@@ -8,26 +8,36 @@
                            "sequence:first:last" and, when its writer sent one, ":digest"
 
   The digest is of what was written. A sequence that is repeated with another digest was reused, which is an
-  error: replying from memory would silently drop the new content.
+  error: replying from memory would silently drop the new content. A digest may have several parts, joined by
+  dots: one part in common shows that it is a repeat.
 ]]
 -- How many of a producer's latest writes are remembered with their replies.
 local ANSWERS = 128
 
 -- Parses a sequence as writers send it: "sequence" or "sequence:digest".
 local function sequence_and_digest(text)
-  local sequence, digest = string.match(text, '^(%d+):?(%x*)$')
+  local sequence, digest = string.match(text, '^(%d+):?([%x.]*)$')
   return tonumber(sequence), digest
 end
 
+-- Returns whether two digests are of the same content, or one of them is missing, as '' or nil.
+local function is_same_content(known, digest)
+  if (known or '') == '' or (digest or '') == '' then return true end
+  for part in string.gmatch(digest, '%x+') do
+    if string.find('.' .. known .. '.', '.' .. part .. '.', 1, true) then return true end
+  end
+  return false
+end
+
 -- Returns first and last when it is a repeat, nil and an error when it is too old to be known or has other
--- content. Either digest may be missing, as '' or nil: then the contents are not compared.
+-- content.
 local function remembered_answer(K, producer, sequence, digest)
   local newest = redis.call('HGET', K .. ':answers', producer)
   if not newest or sequence > tonumber(newest) then return nil end
   local slot = redis.call('HGET', K .. ':answers', producer .. '\0' .. digits(sequence % ANSWERS))
-  local seq, first, last, known = string.match(slot or '', '^(%d+):(%d+):(%d+):?(%x*)$')
+  local seq, first, last, known = string.match(slot or '', '^(%d+):(%d+):(%d+):?([%x.]*)$')
   if tonumber(seq) ~= sequence then return nil, redis.error_reply('HW_STALE ' .. newest) end
-  if known ~= '' and (digest or '') ~= '' and known ~= digest then
+  if not is_same_content(known, digest) then
     return nil, redis.error_reply('HW_REUSED ' .. first .. ' ' .. last)
   end
   return tonumber(first), tonumber(last)
