@@ -1,0 +1,567 @@
+"""Where features of a group meet: order, limits, letters, compaction, eviction, clocks.
+
+Each test has the smallest shape in which two of them once disagreed. The model of all of them at
+once is in test_crossed_model.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+import headwater
+from headwater import Group, Headwater, Limits, Message, Queue, Stream, Worker
+from headwater.limiting import NO_LIMITS
+from headwater.log.handles import StreamHandle
+from headwater.log.keys import stream_key
+from headwater.log.replaying import ReplayRequest, ReplayRun
+from tests.support.entries import offsets
+from tests.support.groups import FAR, take
+from tests.support.servers import Server, until
+from tests.support.stepped_clock import SteppedServer
+from tests.support.watch import let_pass, server_ms
+from tests.support.workers import at_work
+
+HOUR_S = 3600
+# Where one call once took minutes: long enough for a busy machine, short enough to be told apart.
+SOON_S = 10.0
+
+pytestmark = pytest.mark.timeout(40)
+on_plain = pytest.mark.parametrize("client", ["plain-sync"], indirect=True)
+
+
+@pytest.fixture
+def own() -> Iterator[Headwater]:
+    """A client of a server of its own, which a call that does not end holds up for nobody else."""
+    with Server() as server, headwater.connect(server.url) as hw:
+        yield hw
+
+
+def members_of(stream: Stream, *, ordered: bool = True, count: int = 2) -> list[Group]:
+    return [
+        stream.group("g", member=f"m{i}", ordered=ordered, dead_letters=True) for i in range(count)
+    ]
+
+
+def read_on(group: Group, *, retry_ms: int = FAR) -> list[int]:
+    """Read until nothing more comes; returns the offsets."""
+    found: list[int] = []
+    while some := group.read(1000, ack_ms=retry_ms):
+        found += offsets(some)
+    return found
+
+
+def finish(group: Group) -> list[int]:
+    """Read and acknowledge until nothing more comes; returns the offsets."""
+    found: list[int] = []
+    while some := group.read(1000, ack_ms=FAR):
+        assert group.ack(some) == len(some)
+        found += offsets(some)
+    return found
+
+
+def assert_idle(group: Group) -> None:
+    """Check that nothing is left to deliver."""
+    info = group.info()
+    assert (info.pending, info.lag, info.due) == (0, 0, 0)
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def by_tag(messages: Iterable[Message]) -> Counter[str]:
+    return Counter(message.tag for message in messages)
+
+
+# ── Many tags ────────────────────────────────────────────────────────────────────────────────
+
+
+@on_plain
+@pytest.mark.parametrize("tags", [63, 64, 500])
+def test_all_tags_continue_when_one_member_acknowledges_the_first_of_each(
+    stream: Stream, tags: int
+) -> None:
+    stream.write_many([(f"t{n % tags}", b"v") for n in range(17 * tags)])
+    one, other = members_of(stream)
+    first = take(one, tags)
+    assert first == list(range(1, tags + 1))
+    assert read_on(other) == [], "each tag is with the other member"
+    assert one.ack(first) == tags
+    assert finish(other) == list(range(tags + 1, 17 * tags + 1))
+    assert_idle(one)
+
+
+@on_plain
+def test_two_workers_of_an_ordered_group_handle_everything(client: Headwater, name: str) -> None:
+    stream = client.stream(name)
+    stream.write_many([(f"t{n % 200}", b"v") for n in range(20_000)])
+    handled: list[int] = []
+
+    def handle(message: Message) -> None:
+        handled.append(message.offset)
+
+    groups = [stream.group("g", member=f"m{i}") for i in range(2)]
+    with at_work(*(Worker(group, handle, ordered=True, concurrency=4) for group in groups)):
+        # The count stands still when the group does.
+        seen = -1
+        while len(handled) < 20_000 and len(handled) > seen:
+            seen = len(handled)
+            until_more(handled, seen)
+    assert len(set(handled)) == 20_000
+    assert_idle(groups[0])
+
+
+def until_more(handled: list[int], seen: int) -> None:
+    """Return when more was handled, or after some seconds without."""
+    deadline = time.monotonic() + SOON_S
+    until(lambda: len(handled) > seen or time.monotonic() > deadline)
+
+
+# ── Letters ──────────────────────────────────────────────────────────────────────────────────
+
+
+@on_plain
+def test_a_letter_that_is_redriven_behind_a_pending_message_comes_after_it(stream: Stream) -> None:
+    stream.write_many([("x", b"1"), ("x", b"2")])
+    one, other = members_of(stream)
+    assert take(one, 2) == [1, 2]
+    assert one.bury(2, error="never") == 1
+    stream.write("x", b"3")
+    assert take(other, 5) == [], "3 waits for 1"
+    assert one.redrive().returned == 1
+    assert one.ack(1) == 1
+    assert sorted(finish(other)) == [2, 3]
+    assert_idle(one)
+
+
+@on_plain
+def test_a_letter_that_is_redriven_twice_comes_again(stream: Stream) -> None:
+    stream.write_many([("x", b"1"), ("x", b"2"), ("x", b"3")])
+    one, other = members_of(stream)
+    assert take(one, 3) == [1, 2, 3]
+    for _ in range(2):
+        assert one.bury(2, error="never") == 1
+        assert take(other, 5) == []
+        assert one.redrive().returned == 1
+        assert take(other, 5) == [], "it waits for 1"
+    assert one.ack(1) == 1
+    assert one.release(3) == 1
+    assert sorted(finish(other)) == [2, 3]
+    assert_idle(one)
+
+
+# ── Many messages at once ────────────────────────────────────────────────────────────────────
+
+
+def test_a_read_ends_in_its_time_after_eviction_past_an_ordered_backlog(
+    own: Headwater, name: str
+) -> None:
+    stream = own.stream(name)
+    stream.write_many([(f"t{n % 3}", b"v") for n in range(11_511)])
+    one, other = members_of(stream)
+    assert take(one, 3) == [1, 2, 3]
+    assert read_on(other) == []
+    stream.evict(11_511)
+    assert seconds_of(lambda: other.read(10, ack_ms=FAR, block_ms=100)) < SOON_S
+    assert longest_call_ms(own) < 1000
+    stream.write("t0", b"v")
+    one.ack(1, 2, 3)
+    assert finish(other) == [11_512]
+    assert_idle(one)
+    assert one.info().missed == 11_508
+
+
+def longest_call_ms(hw: Headwater) -> float:
+    """Return the longest call of a function in the server's log of slow ones."""
+    return max(
+        (entry[2] / 1000 for entry in hw.store.command("SLOWLOG", "GET", "-1")[0]), default=0
+    )
+
+
+MANY = 9000
+
+
+def one_large_range(stream: Stream, group: Group, retry_ms: int, expire_ms: int | None) -> None:
+    """Have a member hold many messages in one range; it orders them itself."""
+    stream.write_many([(f"t{n % 3}", b"v") for n in range(MANY)])
+    held: list[int] = []
+    group.keep_order(lambda: held)
+    while len(held) < MANY:
+        held += take(group, MANY, retry_ms=retry_ms, expire_ms=expire_ms)
+    group.keep_order(list)
+
+
+@on_plain
+@pytest.mark.parametrize("letters", [False, True])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_many_messages_of_an_ordered_group_expire_together(
+    client: Headwater, name: str, letters: bool, keeps: bool
+) -> None:
+    stream = client.stream(name)
+    group = stream.group("g", ordered=True, dead_letters=letters)
+    one_large_range(stream, group, retry_ms=FAR, expire_ms=3000)
+    let_pass(client, 3000)
+    stream.write("t0", b"last")
+    if keeps:
+        kept = client.keep(name)[0]
+        assert kept.fault is None
+        assert kept.buried + kept.expired == MANY
+    assert finish(group) == [MANY + 1]
+    info = group.info()
+    assert (info.dead, info.expired) == ((MANY, 0) if letters else (0, MANY))
+    assert_idle(group)
+
+
+@on_plain
+def test_many_messages_of_an_ordered_group_become_due_together(
+    client: Headwater, stream: Stream
+) -> None:
+    one, other = members_of(stream)
+    one_large_range(stream, one, retry_ms=3000, expire_ms=None)
+    let_pass(client, 3000)
+    assert take(other, 1) == [1]
+    assert other.ack(1) == 1
+    assert finish(other) == list(range(2, MANY + 1))
+    assert_idle(one)
+
+
+@on_plain
+@pytest.mark.parametrize("upto", [MANY - 1, MANY])
+def test_many_messages_of_an_ordered_group_are_evicted_together(
+    client: Headwater, name: str, upto: int
+) -> None:
+    stream = client.stream(name)
+    one, other = members_of(stream)
+    one_large_range(stream, one, retry_ms=3000, expire_ms=None)
+    stream.evict(upto)
+    let_pass(client, 3000)
+    stream.write("t0", b"last")
+    assert client.keep(name)[0].fault is None
+    assert finish(other) == list(range(upto + 1, MANY + 2))
+    assert one.info().missed == upto
+    assert_idle(one)
+
+
+def test_one_group_that_cannot_be_kept_does_not_hold_up_other_streams(own: Headwater) -> None:
+    broken, last = own.stream("a"), own.stream("b")
+    for stream in (broken, last):
+        stream.write("t", b"v")
+        take(stream.group("g", dead_letters=True), 1, retry_ms=1, expire_ms=1)
+    let_pass(own, 1)
+    key = f"{stream_key('a')}:g:1:g:pending"
+    assert own.store.command("DEL", key)[0] == 1, "a group has its pending messages here"
+    own.store.command("SET", key, "damaged")
+    kept = {one.stream: one for one in own.keep("a", "b")}
+    assert kept["a"].fault is not None
+    assert kept["b"].buried == 1
+
+
+# ── Clocks ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def stepped() -> Iterator[SteppedServer]:
+    with SteppedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def clocked(stepped: SteppedServer) -> Iterator[Headwater]:
+    with headwater.connect(stepped.url) as hw:
+        yield hw
+    stepped.step(0)
+
+
+@pytest.mark.parametrize("per_key", [False, True])
+def test_a_clock_that_is_set_back_does_not_silence_a_group_with_a_rate(
+    stepped: SteppedServer, clocked: Headwater, name: str, per_key: bool
+) -> None:
+    stream = clocked.stream(name)
+    stream.write_many([("t", b"v")] * 30)
+    group = stream.group("g")
+    rate = "10/s burst 10"
+    group.limit(Limits(rate_per_key=rate) if per_key else Limits(rate=rate))
+    assert take(group, 30) == list(range(1, 11))
+    stepped.step(-HOUR_S)
+    begun = server_ms(clocked)
+    found: list[int] = []
+    while len(found) < 10 and server_ms(clocked) - begun < SOON_S * 1000:
+        found += offsets(group.read(30, ack_ms=FAR, block_ms=200))
+    assert found[:10] == list(range(11, 21)), "a full bucket takes a second to fill"
+
+
+def test_a_clock_that_is_set_back_does_not_silence_a_queue_with_a_rate(
+    stepped: SteppedServer, clocked: Headwater, name: str
+) -> None:
+    queue: Queue = clocked.queue(name)
+    queue.push_many([b"%d" % n for n in range(30)])
+    queue.limit(Limits(rate="10/s burst 10"))
+    assert len(queue.pop(30, ack_ms=FAR)) == 10
+    stepped.step(-HOUR_S)
+    begun = server_ms(clocked)
+    found: list[bytes] = []
+    while len(found) < 10 and server_ms(clocked) - begun < SOON_S * 1000:
+        found += [one.value for one in queue.pop(30, ack_ms=FAR, block_ms=200)]
+    assert found[:10] == [b"%d" % n for n in range(10, 20)]
+
+
+# ── Limits and order, switched ───────────────────────────────────────────────────────────────
+
+PER_KEY = Limits(max_in_flight_per_key=1)
+RATE_PER_KEY = Limits(rate_per_key="1/h burst 1")
+
+
+def noted(stream: Stream, limits: Limits, *, ordered: bool = False) -> list[Group]:
+    """Have a group with limits look ahead of what it delivers: one message of each of two tags."""
+    stream.write_many([(f"t{n % 2}", b"v") for n in range(200)])
+    members = members_of(stream, ordered=ordered)
+    members[0].limit(limits)
+    assert by_tag(members[0].read(300, ack_ms=FAR)) == {"t0": 1, "t1": 1}
+    assert read_on(members[1]) == []
+    return members
+
+
+@on_plain
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_limit_per_key_that_is_lifted_and_set_again_holds(stream: Stream, ordered: bool) -> None:
+    one, other = noted(stream, PER_KEY, ordered=ordered)
+    one.limit(NO_LIMITS)
+    one.limit(PER_KEY)
+    assert one.ack(1, 2) == 2
+    assert by_tag(other.read(300, ack_ms=FAR)) == {"t0": 1, "t1": 1}
+    assert read_on(one) == []
+
+
+@on_plain
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_rate_per_key_that_is_lifted_and_set_again_holds(stream: Stream, ordered: bool) -> None:
+    one, other = noted(stream, RATE_PER_KEY, ordered=ordered)
+    one.limit(NO_LIMITS)
+    one.limit(RATE_PER_KEY)
+    assert one.ack(1, 2) == 2
+    assert max(by_tag(other.read(300, ack_ms=FAR)).values(), default=0) <= 1
+
+
+@on_plain
+@pytest.mark.parametrize("between", [Limits(max_in_flight=50), Limits(rate="1000/s burst 50")])
+def test_a_limit_per_key_that_was_of_another_kind_meanwhile_holds(
+    stream: Stream, between: Limits
+) -> None:
+    one, other = noted(stream, PER_KEY)
+    one.limit(between)
+    one.limit(PER_KEY)
+    assert one.ack(1, 2) == 2
+    assert by_tag(other.read(300, ack_ms=FAR)) == {"t0": 1, "t1": 1}
+    assert read_on(one) == []
+
+
+@on_plain
+def test_a_limit_per_key_holds_for_what_an_ordered_group_has_looked_at(stream: Stream) -> None:
+    stream.write_many([(f"t{n % 2}", b"v") for n in range(200)])
+    one, other = members_of(stream)
+    assert take(one, 2) == [1, 2]
+    assert read_on(other) == []
+    one.limit(PER_KEY)
+    assert one.ack(1, 2) == 2
+    assert by_tag(other.read(300, ack_ms=FAR)) == {"t0": 1, "t1": 1}
+    assert read_on(one) == read_on(other) == []
+
+
+@on_plain
+def test_order_holds_for_what_a_group_with_limits_per_key_has_looked_at(stream: Stream) -> None:
+    one, other = noted(stream, PER_KEY)
+    ordered = stream.group("g", member="m2", ordered=True)
+    assert take(ordered, 300) == []
+    ordered.limit(NO_LIMITS)
+    assert one.ack(1, 2) == 2
+    assert take(one, 1) == [3]
+    assert 5 not in take(other, 300), "5 waits for 3, which another member has"
+
+
+@on_plain
+@pytest.mark.parametrize("limits", [PER_KEY, RATE_PER_KEY])
+def test_a_seek_back_and_a_redrive_exceed_no_limit_per_key(stream: Stream, limits: Limits) -> None:
+    stream.write_many([("x", b"v") for _ in range(100)])
+    one, other = members_of(stream, ordered=False)
+    assert len(take(one, 100)) == 100
+    assert one.bury((1, 100), error="never") == 100
+    one.limit(limits)
+    one.seek(101)
+    assert one.redrive().returned == 100
+    assert len(take(one, 300)) + len(take(other, 300)) <= 1
+    one.seek(1)
+    assert len(read_on(one)) + len(read_on(other)) <= 1
+
+
+@on_plain
+def test_a_redrive_after_a_seek_gives_no_two_members_one_tag(stream: Stream) -> None:
+    stream.write_many([("x", b"%d" % n) for n in range(1, 5)])
+    one, other = members_of(stream)
+    assert take(one, 2) == [1, 2]
+    assert one.bury((1, 2), error="never") == 2
+    assert one.seek(1) == 1
+    assert one.redrive().returned in (0, 2)
+    assert take(one, 1) == [1]
+    assert take(other, 9) == []
+    assert one.ack(1) == 1
+    assert finish(other) == [2, 3, 4]
+    assert_idle(one)
+
+
+# ── Compaction and eviction under a live member ──────────────────────────────────────────────
+
+
+@on_plain
+@pytest.mark.parametrize("by", ["hand", "housekeeper"])
+def test_compaction_does_not_end_what_a_member_handles(
+    client: Headwater, stream: Stream, by: str
+) -> None:
+    stream.write_many([("x", b"1"), ("x", b"2"), ("y", b"3")])
+    one, other = members_of(stream)
+    assert take(one, 1) == [1]
+    compact(client, stream, by)
+    assert take(other, 9) == [3], "2 waits for 1, which a member handles"
+    assert one.extend(1, ack_ms=FAR) == 1
+    assert one.ack(1) == 1
+    assert finish(other) == [2]
+    assert other.ack(3) == 1
+    assert_idle(one)
+
+
+def compact(client: Headwater, stream: Stream, by: str) -> None:
+    stream.seal()
+    if by == "hand":
+        assert stream.compact() > 0
+    else:
+        stream.auto_compact()
+        assert client.keep(stream.name)[0].compacted > 0
+
+
+@on_plain
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_reader_that_skips_holes_acknowledges_for_nobody_else(
+    stream: Stream, ordered: bool
+) -> None:
+    stream.write_many([("x", b"%d" % n) for n in range(1, 9)] + [("y", b"9"), ("z", b"10")])
+    one, other = members_of(stream, ordered=ordered)
+    assert take(one, 3) == [1, 2, 3]
+    stream.seal()
+    assert stream.compact() == 7
+    finish(other)
+    assert one.ack(1, 2, 3) == 3
+    finish(other)
+    assert_idle(one)
+
+
+@on_plain
+@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(max_in_flight=1), PER_KEY])
+def test_forced_eviction_does_not_end_what_a_member_handles(
+    client: Headwater, stream: Stream, limits: Limits
+) -> None:
+    stream.write_many([("x", b"%d" % n) for n in range(1, 7)])
+    one, other = members_of(stream)
+    one.limit(limits)
+    assert take(one, 1) == [1]
+    assert stream.retain(max_count=2, force=True).evicted == 4
+    client.keep(stream.name)
+    assert take(other, 9) == [], "5 waits for 1, which a member handles"
+    assert one.extend(1, ack_ms=FAR) == 1
+    assert one.ack(1) == 1
+    assert finish(other) == [5, 6]
+    assert one.info().missed == 3
+    assert_idle(one)
+
+
+# ── Large numbers ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(max_in_flight=5), PER_KEY, Limits(rate_per_key="100/s"), NO_LIMITS],
+    ids=["in-flight", "per-key", "rate-per-key", "none"],
+)
+def test_an_acknowledgement_of_all_offsets_there_can_be_is_short(
+    own: Headwater, name: str, limits: Limits, ordered: bool
+) -> None:
+    stream = own.stream(name)
+    stream.write_many([(f"t{n % 3}", b"v") for n in range(30)])
+    one, other = members_of(stream, ordered=ordered)
+    one.limit(limits)
+    found = take(one, 2)
+    found += take(other, 2)
+    assert seconds_of(lambda: one.ack((1, 2**53 - 1))) < SOON_S
+    info = one.info()
+    assert info.pending == 0
+    assert set(finish(one)).isdisjoint(found)
+
+
+def test_acknowledgements_out_of_turn_of_one_tag_are_short(own: Headwater, name: str) -> None:
+    stream = own.stream(name)
+    stream.write_many([("x", b"v")] * 18_000)
+    one, other = members_of(stream)
+    assert take(one, 1) == [1]
+    assert read_on(other) == []
+    own.store.command("SLOWLOG", "RESET")
+    assert one.ack((2, 18_000)) == 17_999
+    assert one.ack(1) == 1
+    assert longest_call_ms(own) < 60
+    assert_idle(one)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("limits", [NO_LIMITS, PER_KEY], ids=["none", "per-key"])
+def test_a_group_ends_at_the_largest_offset(name: str, ordered: bool, limits: Limits) -> None:
+    with Server() as server, headwater.connect(server.url) as hw:
+        stream = hw.stream(name)
+        stream.write("x", b"v")
+        stream.evict(1)
+        last = 2**53 - 5
+        with server.client() as raw:
+            raw.hset(stream_key(name), mapping={"last": last, "first": last + 1, "sealed": last})
+        written = [stream.write("x", b"v") for _ in range(4)]
+        assert written == list(range(2**53 - 4, 2**53))
+        one, other = members_of(stream, ordered=ordered)
+        one.limit(limits)
+        found = take(one, 1)
+        assert found == [2**53 - 4]
+        for _ in range(4):
+            found += finish(other)
+            one.ack(2**53 - 4)
+        assert found == written
+        assert_idle(one)
+
+
+# ── Replays ──────────────────────────────────────────────────────────────────────────────────
+
+
+@on_plain
+def test_two_replays_of_one_range_during_a_compaction_write_nothing_twice(
+    client: Headwater, name: str
+) -> None:
+    source = client.stream(name)
+    source.write_many([(f"t{n % 700}", b"%d" % n) for n in range(1500)])
+    source.seal()
+    asked = ReplayRequest(name, f"{name}-copy", first=1, last=1500)
+    runs = [
+        ReplayRun(asked, lambda one, _: StreamHandle(one, set()), None, None, time.monotonic)
+        for _ in range(2)
+    ]
+    # Both have read the first part; the second reads its others after a compaction.
+    for run in runs:
+        client.store.run(run.step())
+    client.store.run(runs[0].step())
+    assert source.compact() > 0
+    while not all(run.over for run in runs):
+        for run in reversed(runs):
+            if not run.over:
+                client.store.run(run.step())
+    copied = Counter(m.value for m in client.stream(f"{name}-copy").read(1, 10_000) if m)
+    assert max(copied.values()) == 1
+    assert {b"%d" % n for n in range(800, 1500)} <= set(copied), "what is left is copied"
