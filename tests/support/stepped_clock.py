@@ -20,7 +20,7 @@ _SOURCE = Path(__file__).with_suffix(".c")
 
 
 class SteppedServer(Server):
-    """A server with a clock of its own, which ``step`` moves."""
+    """A server with a clock of its own, which ``step`` moves and ``stand`` sets."""
 
     def __init__(self, **words: Any) -> None:
         compiler = shutil.which("cc")
@@ -39,13 +39,17 @@ class SteppedServer(Server):
         """Set the clock so many seconds ahead of the real time, or behind it."""
         self._set(seconds)
 
+    def stand(self, ms: int) -> None:
+        """Set the clock to a time, at which it stands still."""
+        self._set(0, ms * 1000)
+
     def close(self) -> None:
         """End the server and remove its files."""
         super().close()
         shutil.rmtree(self._place, ignore_errors=True)
 
-    def _set(self, seconds: int) -> None:
+    def _set(self, seconds: int, still_us: int = 0) -> None:
         step = self._place / "step"
         # In place: the server has the file mapped.
         with step.open("r+b" if step.exists() else "wb") as file:
-            file.write(seconds.to_bytes(8, "little", signed=True))
+            file.write(b"".join(n.to_bytes(8, "little", signed=True) for n in (seconds, still_us)))
