@@ -150,7 +150,13 @@ class CrossedMachine(RuleBasedStateMachine):
         ack_ms=ACK_MS,
         expire_ms=st.sampled_from([None, None, None, 500, 30_000]),
     )
-    def read(self, member: int, count: int, ack_ms: int | None, expire_ms: int | None) -> int:
+    def read(self, member: int, count: int, ack_ms: int, expire_ms: int | None) -> None:
+        self.take(member, count, ack_ms, expire_ms)
+
+    def take(
+        self, member: int, count: int, ack_ms: int | None, expire_ms: int | None = None
+    ) -> int:
+        """Read, and check what came; returns how many messages."""
         told = self.model.told(member) if member < TELLING else []
         found = self.members[member].read(count, ack_ms=ack_ms, expire_ms=expire_ms)
         assert len(found) <= count
@@ -164,13 +170,13 @@ class CrossedMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.model.ordered)
     @rule(member=MEMBERS, count=COUNTS)
     def read_without_acknowledging(self, member: int, count: int) -> None:
-        self.read(member, count, None, None)
+        self.take(member, count, None)
 
     @rule(member=MEMBERS, ack_ms=ACK_MS)
     def read_all(self, member: int, ack_ms: int) -> None:
         empty = 0
         while empty < 2:
-            empty = 0 if self.read(member, 1000, ack_ms, None) else empty + 1
+            empty = 0 if self.take(member, 1000, ack_ms) else empty + 1
         assert not (left := self.model.missing()), f"{left} should come"
 
     @rule(member=MEMBERS)

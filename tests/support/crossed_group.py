@@ -82,7 +82,8 @@ class CrossedGroup:
     """A group as its promises describe it; ``now_ms`` is the clock of the server."""
 
     def __init__(self, now_ms: int) -> None:
-        self.now_ms = now_ms
+        # Since when buckets fill: no clock was set back, and no limit changed.
+        self.now_ms = self.since_ms = now_ms
         self.messages: dict[int, Known] = {}
         self.first, self.last = 1, 0
         self.begin()
@@ -127,6 +128,8 @@ class CrossedGroup:
     # ── Time ─────────────────────────────────────────────────────────────────────────────────
 
     def set_clock(self, now_ms: int) -> None:
+        if now_ms < self.now_ms:
+            self.since_ms = now_ms
         self.now_ms = now_ms
         for bucket in self.buckets.values():
             bucket.pass_time(now_ms)
@@ -156,8 +159,7 @@ class CrossedGroup:
                 known.uncounted = known.open
             if self.limits.max_in_flight is None:
                 known.counted = known.state == "waits"
-        self.limits, self.buckets = limits, {}
-        self.bucket("")
+        self.limits, self.buckets, self.since_ms = limits, {}, self.now_ms
 
     def keep_order(self) -> None:
         if not self.ordered:
@@ -171,9 +173,8 @@ class CrossedGroup:
         if text is None:
             return None
         if tag not in self.buckets:
-            self.buckets[tag] = Bucket(Rate.of(text, "rate"), self.now_ms)
-            # Nothing of this tag was delivered since there is this rate; but after it was set, so
-            # only what came since is sure.
+            self.buckets[tag] = Bucket(Rate.of(text, "rate"), self.since_ms)
+            self.buckets[tag].pass_time(self.now_ms)
         return self.buckets[tag]
 
     # ── Delivering ───────────────────────────────────────────────────────────────────────────
@@ -320,7 +321,8 @@ class CrossedGroup:
             known = self.messages[offset]
             assert count == 1, "a message is buried once"
             assert known.open, f"{offset} is {known.state}, and is not buried"
-            assert known.vague and known.expire <= NEVER - 1, f"{offset} is not to be buried"
+            assert known.expire < NEVER, f"{offset} never expires"
+            assert known.vague, f"{offset} has not expired"
             known.become("dead")
         assert not self.letters - letters, "no letter is lost"
         self.letters = letters
