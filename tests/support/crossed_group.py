@@ -99,9 +99,8 @@ class CrossedGroup:
 
     def seek(self, position: int) -> None:
         for offset, known in self.messages.items():
-            known.become("new" if offset >= position and known.stored else "done")
-            if offset >= position and known.evicted:
-                self.most_missed += 1
+            known.become("new" if offset >= position else "done")
+        self.settle()
 
     # ── The stream ───────────────────────────────────────────────────────────────────────────
 
@@ -205,6 +204,10 @@ class CrossedGroup:
         assert not (found and self.paused), "nothing comes while the group is paused"
         assert len(set(found)) == len(found), "nothing comes twice in one read"
         own = set(told)
+        # The place of a message that is gone may cost a token, as long as nobody has met it.
+        gone = sum(known.open and not known.stored for known in self.messages.values())
+        for bucket in self.buckets.values():
+            bucket.least = max(bucket.least - gone, Fraction(0))
         for offset in found:
             assert offset in self.messages, "nothing comes that was not written"
             known = self.messages[offset]
