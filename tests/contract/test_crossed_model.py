@@ -313,6 +313,8 @@ class CrossedMachine(RuleBasedStateMachine):
     @rule()
     def remove(self) -> None:
         assert self.members[0].remove()
+        # A group is known by when it began: no two begin in the same millisecond.
+        self.move_clock(self.latest_ms + 1)
         self.model.begin()
         self.join()
 
