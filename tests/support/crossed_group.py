@@ -31,18 +31,23 @@ class Bucket:
 
     def pass_time(self, now_ms: int) -> None:
         """Fill it; a clock that was set back may have emptied or filled it, whichever is worse."""
-        came = Fraction((now_ms - self.at_ms) * self.rate.messages, self.rate.period_ms)
-        if came < 0:
-            self.least, self.most = Fraction(0), Fraction(self.rate.burst)
-        else:
-            self.least = min(self.least + came, Fraction(self.rate.burst))
-            self.most = min(self.most + came, Fraction(self.rate.burst))
+        passed_ms, burst = now_ms - self.at_ms, Fraction(self.rate.burst)
+        if passed_ms < 0:
+            self.least, self.most = Fraction(0), burst
+        elif passed_ms > 0:
+            # A server goes on counting microseconds for a while after its clock stands.
+            self.least = min(self.least + self._in(passed_ms - 1), burst)
+            self.most = min(self.most + self._in(passed_ms + 1), burst)
         self.at_ms = now_ms
+
+    def _in(self, ms: int) -> Fraction:
+        return Fraction(ms * self.rate.messages, self.rate.period_ms)
 
     def take(self, messages: int) -> None:
         """Deliver messages; fails when there cannot be as many tokens."""
-        assert messages <= self.most, f"{messages} delivered where {float(self.most)} may be"
-        self.most -= messages
+        most = self.most + self._in(1)
+        assert messages <= most, f"{messages} delivered where {float(most)} may be"
+        self.most = max(self.most - messages, Fraction(0))
         self.least = max(self.least - messages, Fraction(0))
 
 
@@ -52,7 +57,8 @@ class Known:
 
     It is in flight, or waits, until ``until``. ``redriven`` has lost its place in its tag, and
     ``unordered`` was pending before the group kept order. ``uncounted`` was delivered before there
-    was a limit per key; ``counted`` waited for a retry when a limit in all was set.
+    was a limit per key; ``counted`` waited for a retry when a limit in all was set. ``missed`` was
+    evicted before it ended.
     """
 
     tag: str
@@ -61,7 +67,7 @@ class Known:
     until: int = 0
     expire: int = NEVER
     stored: bool = True
-    evicted: bool = False
+    missed: bool = False
     vague: bool = False
     redriven: bool = False
     unordered: bool = False
@@ -75,7 +81,9 @@ class Known:
     def become(self, state: str) -> None:
         """Begin again, as what was never seen before."""
         self.state, self.member, self.until, self.expire = state, -1, 0, NEVER
-        self.vague = self.redriven = self.unordered = self.uncounted = self.counted = False
+        self.missed = self.vague = self.redriven = self.unordered = self.uncounted = (
+            self.counted
+        ) = False
 
 
 class CrossedGroup:
@@ -111,12 +119,13 @@ class CrossedGroup:
 
     def evict(self, first: int) -> None:
         """Note that the stream begins at an offset now."""
-        self.first = first
-        for offset, known in self.messages.items():
-            if offset < first and not known.evicted:
-                known.evicted = True
-                self.most_missed += known.open
-                known.stored = False
+        for offset in range(self.first, first):
+            known = self.messages[offset]
+            self.most_missed += known.open
+            # A place that compaction emptied may have been passed over before.
+            known.missed = known.open and known.stored
+            known.stored = False
+        self.first = max(self.first, first)
 
     def compact(self) -> None:
         """Note that only the last message of each tag is stored."""
