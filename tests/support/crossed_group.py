@@ -31,18 +31,23 @@ class Bucket:
 
     def pass_time(self, now_ms: int) -> None:
         """Fill it; a clock that was set back may have emptied or filled it, whichever is worse."""
-        came = Fraction((now_ms - self.at_ms) * self.rate.messages, self.rate.period_ms)
-        if came < 0:
-            self.least, self.most = Fraction(0), Fraction(self.rate.burst)
-        else:
-            self.least = min(self.least + came, Fraction(self.rate.burst))
-            self.most = min(self.most + came, Fraction(self.rate.burst))
+        passed_ms, burst = now_ms - self.at_ms, Fraction(self.rate.burst)
+        if passed_ms < 0:
+            self.least, self.most = Fraction(0), burst
+        elif passed_ms > 0:
+            # A server goes on counting microseconds for a while after its clock stands.
+            self.least = min(self.least + self._in(passed_ms - 1), burst)
+            self.most = min(self.most + self._in(passed_ms + 1), burst)
         self.at_ms = now_ms
+
+    def _in(self, ms: int) -> Fraction:
+        return Fraction(ms * self.rate.messages, self.rate.period_ms)
 
     def take(self, messages: int) -> None:
         """Deliver messages; fails when there cannot be as many tokens."""
-        assert messages <= self.most, f"{messages} delivered where {float(self.most)} may be"
-        self.most -= messages
+        most = self.most + self._in(1)
+        assert messages <= most, f"{messages} delivered where {float(most)} may be"
+        self.most = max(self.most - messages, Fraction(0))
         self.least = max(self.least - messages, Fraction(0))
 
 
