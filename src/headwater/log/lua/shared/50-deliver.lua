@@ -19,6 +19,12 @@ local function mark_expired(G, starts)
   redis.call('ZREM', G .. ':due', unpack(starts))
 end
 
+-- Chooses messages for one reader; below.
+local take
+
+-- A block of its own: Lua allows 200 local names in the enclosing function.
+do
+
 -- Plans what happens to a range that is due; upto: nothing beyond it is delivered; cut: it is a part of a
 -- range that is removed.
 local function plan_range(K, stream, now, retry, expire, bag, plan, range, upto, cut)
@@ -226,7 +232,7 @@ end
 -- Chooses up to `count` messages for one reader: first those that are due again, then new ones. With retry
 -- they become pending; without, they are only delivered. Returns claims as a flat list: first, last, attempt,
 -- ...; whether there is more to deliver; and whether more was due than one call looks at.
-local function take(K, G, stream, group, now, count, retry, expire, bag)
+function take(K, G, stream, group, now, count, retry, expire, bag)
   -- The group is paused (group_pause.lua).
   if group.max_pending < 0 then return {}, false, false end
   if group.limits then count = flights.room(G, group, now, count, retry) end
@@ -279,4 +285,6 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
   end
   save_group(G, group)
   return claims, more_due or unfinished or group.next <= stream.last, unfinished
+end
+
 end
