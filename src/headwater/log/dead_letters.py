@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from headwater.errors import StaleSequence
 from headwater.failures import (
     ALL_LETTERS,
     EXPIRED,
@@ -29,6 +30,7 @@ from headwater.log.group_replies import (
 )
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_LETTERS, UNPACKED_BYTES, check_count
+from headwater.log.reading import newest_sequence
 from headwater.log.types import DeadLetter, Message, Redriven
 from headwater.log.writing import append
 from headwater.sizes import bytes_of, check_max_bytes, first_of
@@ -65,9 +67,9 @@ def bury(group: GroupHandle) -> Operation[int]:
     Each batch is numbered in the group before it is written, and written under its number, so that
     a repeat after a crash writes nothing twice.
     """
-    buried, done, at = 0, "", 0
+    buried, done, at, above = 0, "", 0, tuple[int, ...]()
     while True:
-        args = (group.name, done, at, BATCH)
+        args = (group.name, done, at, BATCH, *above)
         try:
             call = Call("hw_group_bury", group.key, args, repeatable=True, messages=counts.buried)
             batch = BuryReply.of((yield call))
@@ -94,10 +96,19 @@ def bury(group: GroupHandle) -> Operation[int]:
             [letter.value for letter in letters],
             headers=[letter.headers.encoded for letter in letters],
         )
-        offsets = yield from append(
-            target, letters_batch, None, _producer(group), batch.number, compare=False
-        )
-        done, at = str(batch.number), offsets.start
+        producer = _producer(group)
+        try:
+            offsets = yield from append(
+                target, letters_batch, None, producer, batch.number, compare=False
+            )
+        except StaleSequence:
+            # A removed group of this name had higher numbers, of a clock that was set back since.
+            newest = yield from newest_sequence(target.key, producer)
+            if newest is None or newest <= batch.number or above == (newest,):
+                raise
+            done, above = "", (newest,)
+        else:
+            done, at = str(batch.number), offsets.start
 
 
 def _producer(group: GroupHandle) -> str:

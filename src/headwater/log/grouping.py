@@ -127,7 +127,7 @@ def _wait_for_messages(
         slices = [deadline - (yield Clock()), WAIT_SLICE_MS, terms.retry_ms or WAIT_SLICE_MS]
         wait_ms = max(0, int(min(slices)))
         waiter = Waiter(name, wait_ms, number, leave)
-        taken = yield from read_now(group, count, terms, waiter)
+        taken = yield from read_now(group, count, terms, waiter, until=deadline)
         if taken.messages or not wait_ms:
             return taken.messages
         if taken.due_ms >= 0:
@@ -147,8 +147,12 @@ def read_now(
     waiter: Waiter = NOBODY_WAITS,
     *,
     with_info: bool = False,
+    until: float | None = None,
 ) -> Operation[GroupRead]:
-    """Take what is there. When there is nothing, the waiter is registered, if there is one."""
+    """Take what is there. When there is nothing, the waiter is registered, if there is one.
+
+    A group may have much to skip, in many calls; after ``until`` the rest is left to another read.
+    """
     if isinstance(group.options.start, dt.datetime):
         group.start_at((yield from offset_at(group.stream, group.options.start)))
     messages: list[Message] = []
@@ -191,6 +195,8 @@ def read_now(
         # A claim of offsets that compaction emptied holds no message, a burial may have made room
         # for new messages, and a call looks at only a part of the due ones: look further.
         if reply.unfinished and len(messages) < count and room > (has := bytes_of(found)):
+            if until is not None and (yield Clock()) >= until:
+                return GroupRead(messages, last, 0, first)
             room -= has
             waiter = NOBODY_WAITS if messages else waiter
         elif reply.to_order > 0 and count and not messages:

@@ -2,8 +2,9 @@
 
 Parts of the range are written with a producer, and with the last offset of the part as sequence: so
 the target itself knows how far the replay is, in the same step in which it takes a part. A repeated
-replay continues there, and writes nothing twice. Parts are cut by what is in the source alone, so
-that two clients that replay the same range at the same time write the same parts.
+replay continues there, and writes nothing twice. A part is taken only after the one that its writer
+believes to be the newest, so two clients that replay the same range at the same time write nothing
+twice either, even if a compaction makes them cut other parts.
 
 Without I/O: both clients run the operations of ``ReplayRun`` and wait in between as it says.
 """
@@ -15,14 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from headwater.errors import InvalidInput, UnknownStream
+from headwater.errors import InvalidInput, StaleSequence, UnknownStream
 from headwater.inputs import refuse_own_name
 from headwater.log import grouping
+from headwater.log.entries import batch_of_entries
 from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle
 from headwater.log.limits import MAX_OFFSET, check_name
 from headwater.log.reading import info, newest_sequence, read_from
 from headwater.log.types import Message
-from headwater.log.writing import write_many
+from headwater.log.writing import append
 from headwater.store.call import Operation
 
 # The most messages and bytes of a part, and how long it lasts when it is played.
@@ -114,7 +116,7 @@ class ReplayRun:
         self._part: list[Message[Any]] = []
         self._first = self._last = self._at = self._next = 0
         self._producer = asked.producer or ""
-        self._written = self._missed = 0
+        self._written = self._missed = self._done = 0
         # When the first part was read, and the time of its first message.
         self._began: tuple[float, int] | None = None
 
@@ -140,15 +142,28 @@ class ReplayRun:
         if not self._first:
             yield from self._open()
         elif self._part:
-            yield from write_many(
-                self._target, self._part, None, self._producer, self._part[-1].offset
-            )
-            self._written += len(self._part)
-            self._part, self._at = [], self._next
+            yield from self._write()
         if self._progress is not None:
             self._progress(self.report())
         if self._at <= self._last:
             yield from self._read()
+
+    def _write(self) -> Operation[None]:
+        sequence = self._part[-1].offset
+        rows = batch_of_entries(self._part, carry=False)
+        written = (self._target, rows, None, self._producer, sequence)
+        try:
+            yield from append(*written, after=self._done)
+        except StaleSequence:
+            # Another client has written a part of this range.
+            newest = yield from newest_sequence(self._target.key, self._producer)
+            if newest is None or newest == self._done:
+                raise
+            self._done, self._part = newest, []
+            self._at = self._next = max(self._at, newest + 1)
+            return
+        self._written += len(self._part)
+        self._done, self._part, self._at = sequence, [], self._next
 
     def report(self) -> Replayed:
         """Return how far the replay is."""
@@ -176,6 +191,7 @@ class ReplayRun:
         if self._asked.group is not None:
             yield from self._open_group()
         done = yield from newest_sequence(self._target.key, self._producer)
+        self._done = done or 0
         self._first, self._last = max(first, 1), last
         self._at = self._next = max(self._first, 0 if done is None else done + 1)
 

@@ -116,19 +116,23 @@ def append(
     *,
     compare: bool = True,
     like: pa.RecordBatch | None = None,
+    after: int | None = None,
 ) -> Operation[range]:
     """Append a batch of a node's shape and return its offsets.
 
     A repeat of (producer, sequence) changes nothing and returns the offsets of the first time.
     Raises ReusedSequence when it has other content, unless the contents are not to be compared,
     and StaleSequence. ``like`` is the content that counts for that, in place of the batch's own.
+    With ``after`` it is stale unless that is the newest sequence before it, 0 for none.
     """
     refuse_own_name(stream.name, "stream")
     node.check_batch(batch)
     head = _head(backlog, producer, sequence)
     if not batch.num_rows:
         return range(0)
-    if producer is not None and compare:
+    if after is not None:
+        head = (head[0], f"{sequence}>{after}", head[2])
+    elif producer is not None and compare:
         head = (head[0], f"{sequence}:{_digest(batch if like is None else like)}", head[2])
     call = Call(
         "hw_stream_write",

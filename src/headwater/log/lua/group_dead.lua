@@ -7,6 +7,8 @@
   KEYS   1 the stream
   ARGV   1 group   2 number of the batch that was written, or ''   3 its first offset among the dead letters
          4 messages in a batch at most; fewer when they have 16 MiB
+         5 the highest number that the stream of the dead letters knows; a batch with a lower one, as a clock that was
+           set back gives it, is numbered again; may be left out
   Reply  { messages that became dead letters by this call, number of the batch to write now,
            { first, last, attempt, ... } of it ({} when there is none), stream of the dead letters }
          error HW_NO_GROUP
@@ -111,10 +113,16 @@ redis.register_function{
     if written ~= '' and written == string.match(group.burying, '^%d+') then
       buried = note_buried(G, group, written_at)
     end
+    local number = tonumber(string.match(group.burying, '^%d+'))
+    if number and args[5] and number < tonumber(args[5]) then
+      number = tonumber(args[5]) + 1
+      change(group, 'burials', number)
+      change(group, 'burying', digits(number) .. string.match(group.burying, ' .*$'))
+    end
     if group.burying == '' then
       local parts = next_batch(K, G, stream, math.min(most, group.noted and STEP_RANGES or dead_ranges.longest))
       if #parts > 0 then
-        local number = next_burial(G)
+        number = next_burial(G)
         change(group, 'burials', number)
         change(group, 'burying', digits(number) .. ' ' .. table.concat(parts, ','))
         change(group, 'grave', group.dead_letters)

@@ -4,7 +4,8 @@
   first reply.
 
   KEYS   1 the stream
-  ARGV   1 producer or ''     2 its sequence and, after a colon, a digest of the content if it has one
+  ARGV   1 producer or ''     2 its sequence and, after a colon, a digest of the content if it has one; or, after ">",
+         the sequence that must be the newest one before it, 0 for none
          3 backlog or '': keep at least this many messages, without passing a registered reader
          4 form: 'plain', 'checked', 'headed' or 'packed'
          5.. plain:    tag, value, tag, value, ...
@@ -16,7 +17,8 @@
   Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat,
            messages in hot nodes (see stream_cooling.lua), created, a space and history (see
            shared/12-history.lua) when a producer wrote, else and for a repeat '' }
-         error HW_STALE <newest sequence> when the sequence is older than what is remembered
+         error HW_STALE <newest sequence> when the sequence is older than what is remembered, or the newest one is
+         not the one that was named
          error HW_REUSED <first> <last> when the sequence was written with other content
          error HW_NOT_YET <format> <format in use> when messages have headers, and clients that do not know
          headers may read them
@@ -76,19 +78,36 @@ local function write_plain(K, stream, args, now, mark, step)
   return true
 end
 
+-- The highest offset: a number beyond it is not exact. One call never writes as much as is left after the other.
+local LAST_OFFSET, NEARLY_LAST = 9007199254740991, 9007199000000000
+
+-- Returns how many messages a write has.
+local function count_of(form, args)
+  if form ~= 'packed' then return (#args - 4) / STEPS[form] end
+  local count = 0
+  for i = 5, #args, 5 do count = count + tonumber(args[i]) end
+  return count
+end
+
 -- Appends, and stores what was appended; returns the reply, and the stream when there is more to do.
 local function write(K, producer, numbered, form, args, now, again)
   local sequence, digest
   if producer ~= '' then
-    sequence, digest = sequence_and_digest(numbered)
+    local after
+    sequence, digest, after = sequence_and_digest(numbered)
     local first, last = remembered_answer(K, producer, sequence, digest)
     if first then
       if last > tonumber(redis.call('HGET', K, 'last') or 0) then complete_stream(K) end
       return { first, last, 0, 1, 0, '' }
     end
     if last then return last end
+    local newest = after and redis.call('HGET', K .. ':answers', producer) or '0'
+    if after and tonumber(newest) ~= after then return redis.error_reply('HW_STALE ' .. newest) end
   end
   local stream = open_stream(K, producer == '' and form ~= 'packed')
+  if stream.last > NEARLY_LAST and stream.last + count_of(form, args) > LAST_OFFSET then
+    return redis.error_reply('ERR the offsets of the stream are used up; write to another stream')
+  end
   local first, mark, history = stream.last + 1, nil, ''
   if producer ~= '' then
     mark = { 'p', producer, 's', digits(sequence) .. ':' .. digits(first) .. ':' .. digest }

@@ -14,10 +14,11 @@
 -- How many of a producer's latest writes are remembered with their replies.
 local ANSWERS = 128
 
--- Parses a sequence as writers send it: "sequence" or "sequence:digest".
+-- Parses a sequence as writers send it: "sequence" or "sequence:digest"; and, behind ">", which sequence must be the
+-- newest one before it, 0 for none.
 local function sequence_and_digest(text)
-  local sequence, digest = string.match(text, '^(%d+):?([%x.]*)$')
-  return tonumber(sequence), digest
+  local sequence, digest, after = string.match(text, '^(%d+):?([%x.]*)>?(%d*)$')
+  return tonumber(sequence), digest, tonumber(after)
 end
 
 -- Returns whether two digests are of the same content, or one of them is missing, as '' or nil.
