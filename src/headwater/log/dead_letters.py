@@ -69,7 +69,7 @@ def bury(group: GroupHandle) -> Operation[int]:
     """
     buried, done, at, above = 0, "", 0, tuple[int, ...]()
     while True:
-        args = (group.name, done, at, BATCH, *above)
+        args: tuple[Argument, ...] = (group.name, done, at, BATCH, *above)
         try:
             call = Call("hw_group_bury", group.key, args, repeatable=True, messages=counts.buried)
             batch = BuryReply.of((yield call))
