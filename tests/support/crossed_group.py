@@ -35,7 +35,7 @@ class Bucket:
         if passed_ms < 0:
             self.least, self.most = Fraction(0), burst
         elif passed_ms > 0:
-            # A server goes on counting microseconds for a while after its clock stands.
+            # A server counts microseconds of its own while its clock stands, up to one millisecond.
             self.least = min(self.least + self._in(passed_ms - 1), burst)
             self.most = min(self.most + self._in(passed_ms + 1), burst)
         self.at_ms = now_ms
@@ -48,7 +48,7 @@ class Bucket:
         most = self.most + self._in(1)
         assert messages <= most, f"{messages} delivered where {float(most)} may be"
         self.most = max(self.most - messages, Fraction(0))
-        self.least = max(self.least - messages, Fraction(0))
+        self.least = max(self.least - messages - self._in(1), Fraction(0))
 
 
 @dataclass
