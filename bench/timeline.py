@@ -181,7 +181,7 @@ def load(
 
 def request(method: str, content: object) -> bytes:
     body = json.dumps(content).encode()
-    head = f"{method} / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"{method} / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

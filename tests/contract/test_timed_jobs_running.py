@@ -14,6 +14,7 @@ import pytest
 
 import headwater
 from headwater import StoreUnreachable, TimedJobs, TimedRunner, aio, testing
+from headwater.inputs import OwnName
 from headwater.store.call import Operation
 from headwater.timed.engine import TimedEngine
 from headwater.timed.jobs import cron_plan, every_plan
@@ -166,7 +167,7 @@ def test_messages_of_others_in_the_stream_of_a_job_change_nothing(
     runner.freed.set()
     runner.add(name, bool)
     runner.run_by_hand()
-    stream = runner.hw.stream(f"hw.timed.{name}")
+    stream = runner.hw.stream(OwnName(f"hw.timed.{name}"))
     (first,) = stream.read(1, 1)
     assert first is not None
     # What is no state of a job, and a state that came too late.
