@@ -104,6 +104,7 @@ redis.register_function{
   function_name = 'hw_group_bury',
   callback = function(keys, args)
     local K, name, written, written_at, most = keys[1], args[1], args[2], tonumber(args[3]), tonumber(args[4])
+    local highest = tonumber(args[5] or 0)
     local G, stream = group_key(K, name), load_stream(K)
     local group = open_group(G, stream)
     if not group then return no_group() end
@@ -114,8 +115,8 @@ redis.register_function{
       buried = note_buried(G, group, written_at)
     end
     local number = tonumber(string.match(group.burying, '^%d+'))
-    if number and args[5] and number < tonumber(args[5]) then
-      number = tonumber(args[5]) + 1
+    if number and number < highest then
+      number = highest + 1
       change(group, 'burials', number)
       change(group, 'burying', digits(number) .. string.match(group.burying, ' .*$'))
     end
