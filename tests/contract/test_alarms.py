@@ -13,6 +13,7 @@ import pytest
 import redis
 
 import headwater
+from headwater.inputs import OwnName
 from headwater.serve.console.service import Console
 from headwater.store.presence import KEY, MOST_SILENT, SILENT_MS, Presence, ReportedPart
 from headwater.timed.states import PREFIX, EndedRun, JobRecord, JobSpec, JobState, encode_record
@@ -39,7 +40,7 @@ def server() -> Iterator[Server]:
         spec = JobSpec(cron="0 3 * * *")
         failed = EndedRun(1000, 2000, "failed", 3, error="KeyError: 'day'")
         record = JobRecord(1, (), JobState(spec, 2000, last=failed))
-        hw.stream(f"{PREFIX}report").write("ended", encode_record(record))
+        hw.stream(OwnName(f"{PREFIX}report")).write("ended", encode_record(record))
         yield server
 
 

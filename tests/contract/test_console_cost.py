@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headwater
+from headwater.inputs import OwnName
 from headwater.metrics import store_facts
 from headwater.serve.console.service import Console
 from headwater.store import rights
@@ -46,7 +47,7 @@ def store() -> Iterator[Server]:
             group = hw.stream(f"s{n:02d}").group("bills", dead_letters=True)
             group.bury(*group.read(9, ack_ms=600_000), error=ValueError("no address"))
             timed = JobRecord(1, (), JobState(JobSpec(cron="0 3 * * *"), 1))
-            hw.stream(f"{PREFIX}{n}").write("made", encode_record(timed))
+            hw.stream(OwnName(f"{PREFIX}{n}")).write("made", encode_record(timed))
         yield server
 
 

@@ -78,7 +78,7 @@ def test_a_channel_shows_shards_leases_and_folding(
     listed = shown(client, f"/console/lists?q={name}")
     assert re.search(rf"{name}\s+1\s+1\s+0\s+1\s+1\s+[\d.]+ m?s\s+6\s+3.0 : 1", listed)
     page = shown(client, f"/console/lists/{name}")
-    assert re.search(rf"indexer-7\s+{batch.token}\s+in (10|9|600|59\d) (min|s)", page)
+    assert re.search(rf"indexer-7\s+{batch.token:,}\s+in (10|9|600|59\d) (min|s)", page)
     assert re.search(r"ride-1\s+5\s+reserved\s+0", page)
     members = client.get(f"/v1/channels/{name}/members?count=1").body["members"]
     assert len(members) == 1

@@ -236,6 +236,7 @@ def test_a_replay_counts_what_is_lost(server: Server, hw: Headwater, name: str) 
     assert (done.written, done.missed, done.complete) == (8, 1, True)
 
 
+@pytest.mark.damages
 def test_a_sql_consumer_stops_or_counts(desk: Desk, stores: Stores, name: str) -> None:
     stream = desk.hw.stream(name)
     for row in entries(9):

@@ -146,6 +146,7 @@ OVERVIEWS: dict[Callable[[], Operation[Any]], int] = {
     indirect=True,
 )
 @pytest.mark.usefixtures("many")
+@pytest.mark.damages
 def test_ten_thousand_objects_are_a_handful_of_round_trips(
     hw: headwater.Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,11 @@ CASES: dict[str, tuple[Deed, Deed]] = {
     ),
     "keep, listed wrongly": (cases.listed_wrongly, lambda case: case.hw.keep(case.name)),
     "retain without the silent": (cases.silent, retain),
+    "retain without an idle reader": (cases.with_an_idle_reader, retain),
+    "wait for the silent again": (
+        cases.waited_for_nobody,
+        lambda case: case.stream.retain(max_count=4, max_idle_ms=50_000),
+    ),
     "read over holes": (cases.with_holes, lambda case: case.read(10)),
     "nack for later": (
         cases.one_waits_for_what_is_late,

@@ -317,6 +317,8 @@ def test_every_call_is_passed_by_one_of_these(failing: FailingServer) -> None:
         Trial(cases.nothing, cases.free),
         Trial(cases.nothing, cases.first_push),
         Trial(cases.nothing, lambda case: case.queue.delete()),
+        Trial(cases.with_a_bucket_of_the_future, cases.pop(1, LONG_MS)),
+        Trial(cases.failed, cases.newest_letters),
     )
     passed = set()
     for prepare, operate in trials:

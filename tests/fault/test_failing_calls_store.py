@@ -18,6 +18,7 @@ from headwater.metrics.history import (
 from headwater.store.call import Call
 from headwater.store.job_notes import NewJob, begin_job, list_jobs, note_job, stop_job, take_job
 from headwater.store.library import FORMAT, VERSION
+from headwater.store.presence import KEY as PROCESSES
 from headwater.store.presence import Presence, all_processes
 from headwater.store.record import COUNTS_MS, KEY, read_record
 from tests.support.failing_calls import FailingServer, Failure, Site
@@ -130,15 +131,20 @@ def test_every_call_of_the_functions_of_processes_may_fail(failing: FailingServe
     def operate(_: None) -> object:
         run(new.beat())
         run(old.leave())
-        return run(all_processes())
+        run(all_processes())
+        # As if more were gone than are kept.
+        gone = ("gone", "", 10**9, -1000, 0)
+        return failing.hw.store.ask(Call("hw_process_note", PROCESSES, gone, repeatable=True))
 
     def check(_: None, __: Failure) -> None:
         run(old.beat())
         operate(None)
+        run(new.beat())
         assert [one.note.name for one in run(all_processes())] == ["new"]
 
     failed = failing.fail_in_turn(prepare, operate, check)
-    assert not failing.sites("store", files="processes") - failed
+    left = failing.sites("store", files="processes") - failed
+    assert not left, left
 
 
 def test_every_call_of_the_functions_of_jobs_may_fail(failing: FailingServer) -> None:

@@ -196,6 +196,7 @@ def test_a_log_older_than_its_archive_is_refused(
 # ── Losses, readers ──────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.damages
 def test_what_the_store_has_lost_is_an_exact_gap(
     embedded_url: str, stream: Stream, options: dict[str, str], archived: Callable[..., None]
 ) -> None:

@@ -307,6 +307,20 @@ def silent(case: GroupCase) -> None:
     case.raw("HSET", case.group_key, "created", 1)
 
 
+def with_an_idle_reader(case: GroupCase) -> None:
+    """Neither the group nor one of the readers was seen for long."""
+    silent(case)
+    case.raw("ZADD", f"{case.key}:seen", 1, "outside")
+
+
+def waited_for_nobody(case: GroupCase) -> None:
+    """Retention has passed those that were silent for long."""
+    with_an_idle_reader(case)
+    case.stream.forget_reader("old")
+    case.over |= set(range(1, MESSAGES - 3))
+    case.stream.retain(max_count=4, max_idle_ms=60_000)
+
+
 def with_holes(case: GroupCase) -> None:
     """Compaction has left holes before the group has read, and where messages are pending."""
     has_read(case)

@@ -268,5 +268,15 @@ def handle_of(case: Case) -> QueueHandle:
     return QueueHandle(case.queue.name, set(), "m")
 
 
+def with_a_bucket_of_the_future(case: Case) -> None:
+    """The clock was set back since tokens were spent."""
+    without_tokens(case)
+    case.hw.store.command("HSET", queue_key(case.queue), "bucket", 2**52)
+
+
+def newest_letters(case: Case) -> None:
+    case.hw.store.run(dead_letters.dead_page(handle_of(case), b"", 10, newest=True))
+
+
 def discard_all(case: Case) -> None:
     case.hw.store.run(dead_letters.discard(handle_of(case), None, None, 10, Pace()))
