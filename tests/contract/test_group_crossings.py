@@ -573,6 +573,26 @@ def test_a_group_ends_at_the_largest_offset(name: str, ordered: bool, limits: Li
         assert_idle(one)
 
 
+@on_plain
+@pytest.mark.parametrize("way", ["ack", "nack", "extend", "release"])
+@pytest.mark.parametrize("size", [1, 100, 400])
+def test_a_long_list_of_offsets_in_several_ranges_is_settled_whole(
+    stream: Stream, way: str, size: int
+) -> None:
+    stream.write_many([(f"t{n}", b"v") for n in range(1300)])
+    one, other = members_of(stream)
+    assert take(one, 1) == [1]
+    held: list[int] = []
+    while some := take(other, size):
+        held += some
+    assert len(held) == 1299
+    settle = {"extend": lambda: other.extend(held, ack_ms=FAR)}.get(way)
+    assert (settle() if settle else getattr(other, way)(held)) == 1299
+    assert other.ack(held) == (0 if way == "ack" else 1299)
+    assert one.ack(1) == 1
+    assert_idle(one)
+
+
 # ── Replays ──────────────────────────────────────────────────────────────────────────────────
 
 

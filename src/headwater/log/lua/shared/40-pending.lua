@@ -311,7 +311,8 @@ local function plan_cuts(G, args, from, ending, budget)
     for _, range in ipairs(ranges) do
       local low, high = math.max(range.first, first), math.min(range.last, last)
       if budget <= 0 then
-        place = low
+        -- If the one before it was cut, the rest of that is next.
+        place = left and left.first or low
         break
       end
       if range ~= again then old[#old + 1] = range end
