@@ -325,6 +325,23 @@ def test_a_clock_that_is_set_back_does_not_silence_a_queue_with_a_rate(
     assert found[:10] == [b"%d" % n for n in range(10, 20)]
 
 
+@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(max_in_flight_per_key=1)])
+def test_a_message_whose_turn_has_come_comes_after_the_clock_was_set_back(
+    stepped: SteppedServer, clocked: Headwater, name: str, limits: Limits
+) -> None:
+    stream = clocked.stream(name)
+    stream.write_many([("t", b"v"), ("t", b"v"), ("", b"v"), ("", b"v")])
+    one, other = members_of(stream)
+    one.limit(limits)
+    assert take(one, 1) == [1]
+    assert take(other, 1) == [3]
+    assert one.ack(1) == 1
+    before = server_ms(clocked)
+    stepped.step(-HOUR_S)
+    until(lambda: server_ms(clocked) < before - HOUR_S * 900)
+    assert sorted(read_on(other)) == [2, 4]
+
+
 def test_a_group_that_begins_again_after_the_clock_was_set_back_keeps_its_letters(
     stepped: SteppedServer, clocked: Headwater, name: str
 ) -> None:

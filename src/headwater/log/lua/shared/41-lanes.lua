@@ -794,30 +794,35 @@ function lanes.flush(G, group)
   book.freed, book.room = {}, ROOM
 end
 
--- Makes messages due that wait for a token, and would wait for longer than a time, because the limits were changed or
--- the clock was set back.
+-- Makes messages due that no rule keeps back for longer than a time, but that would wait longer, because the limits were
+-- changed or the clock was set back. Returns whether there were any.
 function lanes.hurry(G, group, wait_ms, count)
   local now, book, words = server_ms(), book_of(group), {}
   local found = redis.call('ZRANGE', G .. ':due', '(' .. digits(now + wait_ms), '(' .. digits(PARKED), 'BYSCORE',
     'LIMIT', 0, count)
   for _, start in ipairs(found) do
-    local tag = tag_at(G, book, to_number(start))
+    local tag, waits = tag_at(G, book, to_number(start)), false
     if tag then
       load_states(G, book, { tag })
-      if book.states[tag].active[to_number(start)] == 0 then words[#words + 1], words[#words + 2] = now, start end
+      waits = book.states[tag].active[to_number(start)] == 0
+    else
+      local range = pending_at(G, start)
+      waits = range and range.attempt == 0
     end
+    if waits then words[#words + 1], words[#words + 2] = now, start end
   end
-  if not words[1] then return end
+  if not words[1] then return false end
   note_due(group, now)
   save_group(G, group)
   redis.call('ZADD', G .. ':due', unpack(words))
+  return true
 end
 
 -- A read found nothing: checks a few lanes that have messages. Returns whether something had to be corrected.
 function lanes.look_after(G, group)
   local rules, members = group.ordered or lanes.limited(group), nil
-  if group.limits and group.limits.rate_of_key then lanes.hurry(G, group, LOOK_MS, SAMPLE) end
-  if group.draining then lanes.hurry(G, group, 0, lanes.most) end
+  local rate = group.limits and group.limits.rate_of_key
+  local hurried = lanes.hurry(G, group, rate and LOOK_MS or 0, group.draining and lanes.most or SAMPLE)
   if rules then
     -- Another part each time.
     local count = redis.call('ZCARD', G .. ':lanes')
@@ -828,7 +833,7 @@ function lanes.look_after(G, group)
   end
   if not members[1] then
     if not rules then lanes.stop(G, group) end
-    return not rules
+    return hurried or not rules
   end
   local book, tags = book_of(group), {}
   for i, member in ipairs(members) do tags[i] = string.sub(member, 1, 8) end
@@ -846,7 +851,7 @@ function lanes.look_after(G, group)
     touch(book, state)
   end
   save_group(G, group)
-  return book.corrected
+  return hurried or book.corrected
 end
 
 -- ── Turning it off ───────────────────────────────────────────────────────────────────────────────
