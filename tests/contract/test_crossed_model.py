@@ -145,6 +145,10 @@ class CrossedMachine(RuleBasedStateMachine):
             self.model.settle()
         self.look_at_the_stream()
 
+    @rule()
+    def scrub(self) -> None:
+        assert_sound(self.client, self.stream.name)
+
     def look_at_the_stream(self) -> None:
         self.model.evict(self.stream.info().first)
         self.model.settle()

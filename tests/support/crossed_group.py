@@ -214,9 +214,11 @@ class CrossedGroup:
         assert len(set(found)) == len(found), "nothing comes twice in one read"
         own = set(told)
         # The place of a message that is gone may cost a token, as long as nobody has met it.
-        gone = sum(known.open and not known.stored for known in self.messages.values())
-        for bucket in self.buckets.values():
-            bucket.least = max(bucket.least - gone, Fraction(0))
+        gone = Counter(k.tag for k in self.messages.values() if k.open and not k.stored)
+        gone[""] = gone.total()
+        for tag, count in gone.items():
+            if bucket := self.bucket(tag):
+                bucket.least = max(bucket.least - count, Fraction(0))
         for offset in found:
             assert offset in self.messages, "nothing comes that was not written"
             known = self.messages[offset]
