@@ -97,6 +97,25 @@ def test_a_node_that_nobody_noted_gives_way_to_the_next_one(failing: FailingServ
     failing.fail_in_turn(prepare, operate, check)
 
 
+def test_a_replay_is_there_once_when_it_is_repeated(failing: FailingServer) -> None:
+    def prepare() -> Stream:
+        stream = failing.hw.stream(f"s-{secrets.token_hex(4)}")
+        stream.write_many(FEW)
+        return stream
+
+    def operate(stream: Stream) -> object:
+        return failing.hw.replay(stream.name, into=f"{stream.name}-copy")
+
+    def check(stream: Stream, _: Failure) -> None:
+        operate(stream)
+        copy = failing.hw.stream(f"{stream.name}-copy")
+        # It completes a write that stopped after it was answered for.
+        failing.hw.keep(copy.name)
+        assert pairs(copy.read(1, 100)) == FEW
+
+    failing.fail_in_turn(prepare, operate, check)
+
+
 @pytest.mark.parametrize("kind", ["a few messages", "a packed batch", "a node", "several nodes"])
 def test_a_producers_write_is_there_once_when_it_is_repeated(
     failing: FailingServer, kind: str
