@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Param
 
 # Characters of an error that are kept; what is longer ends in "…".
 MAX_TYPE: Final = 100
@@ -45,6 +46,13 @@ class Cause(NamedTuple):
     @property
     def _line(self) -> str:
         return str(self).partition("\n")[0]
+
+
+# What a consumer reports as the reason.
+GivenCause: TypeAlias = Annotated[
+    BaseException | str | None,
+    Param("Why the messages are given up; the first 1000 characters are kept.", metavar="TEXT"),
+]
 
 
 class Failure(NamedTuple):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int, parse_span
+from headwater.kernel.declaring import Param
 
 MAX_IN_FLIGHT: Final = 1_000_000
 MAX_RATE_COUNT: Final = 1_000_000
@@ -66,6 +67,15 @@ class Rate(NamedTuple):
         return f"{self.messages}/{'' if span == 1 else span}{_UNITS[unit]} burst {self.burst}"
 
 
+_Most: TypeAlias = Annotated[
+    int | None,
+    Param("At most so many messages are with consumers.", least=1, most=MAX_IN_FLIGHT),
+]
+_PerTime: TypeAlias = Annotated[
+    str | None, Param("How many are delivered per time: 100/s, 10/m or 100/s burst 20.")
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a group or a queue may deliver; None is without a limit.
@@ -76,10 +86,10 @@ class Limits:
     once. Texts are spelled out, with their burst. Raises InvalidInput.
     """
 
-    max_in_flight: int | None = None
-    max_in_flight_per_key: int | None = None
-    rate: str | None = None
-    rate_per_key: str | None = None
+    max_in_flight: _Most = None
+    max_in_flight_per_key: _Most = None
+    rate: _PerTime = None
+    rate_per_key: _PerTime = None
 
     def __post_init__(self) -> None:
         for name in ("max_in_flight", "max_in_flight_per_key"):

@@ -13,9 +13,9 @@ import pytest
 
 import headwater
 from headwater import Headwater, instrument
+from headwater.kernel.declaring import Scope
 from headwater.serve.console.service import Console
 from headwater.serve.token_file import TokenFile, add_token
-from headwater.serve.tokens import Scope
 from headwater.spark.queries.notes import NotedQuery, note
 from headwater.timed.runner import TimedRunner
 from tests.support.api import ApiServer

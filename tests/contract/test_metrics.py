@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headwater import aio, instrument
 from headwater.errors import InvalidInput
 from headwater.instrument import Event
+from headwater.kernel.declaring import Scope
 from headwater.metrics.exposition import Page
 from headwater.metrics.families import FAMILIES
 from headwater.metrics.operations import OperationMetrics, shared_counts
@@ -25,7 +26,7 @@ from headwater.serve.http.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
 from headwater.serve.processes import ServerProcess
 from headwater.serve.resp.limits import RespLimits
-from headwater.serve.tokens import Scope, Tokens
+from headwater.serve.tokens import Tokens
 from headwater.spark.queries.notes import NotedQuery, Part, note
 from tests.support.api import ApiClient, ApiServer
 from tests.support.entries import entries

@@ -9,8 +9,9 @@ import threading
 import pytest
 
 import headwater
+from headwater.kernel.declaring import Scope
 from headwater.serve.resp.limits import RespLimits
-from headwater.serve.tokens import Scope, Tokens
+from headwater.serve.tokens import Tokens
 from tests.support.resp import RespServer, until_blocked
 from tests.support.stores import Stores
 

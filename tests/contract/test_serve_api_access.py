@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.routes import EVENTS, Route
 from headwater.serve.api.table import ROUTES
 from headwater.serve.token_file import TokenFile, add_token
-from headwater.serve.tokens import Scope
 from tests.support.api import ApiServer, messages_of
 from tests.support.stores import Stores
 

@@ -12,12 +12,13 @@ import sqlalchemy as sa
 
 import headwater
 from headwater.errors import DatabaseUnreachable
+from headwater.kernel.declaring import Scope
 from headwater.outbox import Consumer, Outbox, Streamer
 from headwater.serve.api.server import StoreServer
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
 from headwater.serve.token_file import TokenFile, add_token
-from headwater.serve.tokens import Scope, Tokens
+from headwater.serve.tokens import Tokens
 from tests.support.api import ApiClient, ApiServer, messages_of, serving
 from tests.support.consumer_letters import Fixable, noted
 from tests.support.consumers import create_tables, drain, writes

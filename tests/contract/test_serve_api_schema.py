@@ -23,11 +23,12 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 import headwater
+from headwater.kernel.declaring import Scope
 from headwater.outbox import Consumer, Outbox
 from headwater.serve.api.openapi import document
 from headwater.serve.api.routes import EVENTS
 from headwater.serve.api.table import ROUTES
-from headwater.serve.tokens import Scope, Tokens
+from headwater.serve.tokens import Tokens
 from tests.support.api import ApiServer
 from tests.support.servers import Server
 from tests.support.timed import declare_job

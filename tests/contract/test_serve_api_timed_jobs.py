@@ -10,7 +10,8 @@ import pytest
 
 import headwater
 from headwater import DueRun
-from headwater.serve.tokens import Scope, Tokens
+from headwater.kernel.declaring import Scope
+from headwater.serve.tokens import Tokens
 from tests.support.api import ApiClient, ApiServer
 from tests.support.blocking import Loop
 from tests.support.stores import Stores

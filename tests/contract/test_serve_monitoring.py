@@ -19,13 +19,14 @@ import headwater
 from headwater import instrument
 from headwater.errors import InvalidInput
 from headwater.instrument import Event
+from headwater.kernel.declaring import Scope
 from headwater.metrics.exposition import Page
 from headwater.outbox import Outbox
 from headwater.serve.listening import ListenAddress
 from headwater.serve.monitoring import monitored, store_ready
 from headwater.serve.readiness import store_missing
 from headwater.serve.token_file import add_token
-from headwater.serve.tokens import Scope, Tokens
+from headwater.serve.tokens import Tokens
 from headwater.workers.queue_worker import QueueWorker
 from tests.support.commands import PROGRAM
 from tests.support.servers import Server, until

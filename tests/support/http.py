@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from headwater.kernel.declaring import Scope
 from headwater.serve.connections import OpenConnections
 from headwater.serve.http.authorization import authorize
 from headwater.serve.http.connection import HttpConnection
@@ -17,7 +18,7 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request, Str
 from headwater.serve.http.nesting import check_nesting
 from headwater.serve.http.parsing import RequestParser
 from headwater.serve.http.server import serve_http
-from headwater.serve.tokens import Scope, Tokens
+from headwater.serve.tokens import Tokens
 from tests.support.serving import ServerThread
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.serve.http.authorization import authorize
 from headwater.serve.http.messages import Refused
 from headwater.serve.listening import ListenAddress, bound_address, url_of
-from headwater.serve.tokens import Scope, Tokens
+from headwater.serve.tokens import Tokens
 
 ALL = Tokens([("look", Scope.READ), ("change", Scope.WRITE), ("rule", Scope.ADMIN)])
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.log.types import GroupInfo
-    from headwater.views.group_states import GroupStateView, TopicGroupStateView
 
 
 def _live(facts: GroupInfo) -> int:
@@ -41,8 +40,3 @@ def terms_text(facts: GroupInfo) -> str:
         f"dead letters {facts.dead_letters or 'are dropped'}"
         f"{', in the order of each tag' if facts.ordered else ''}"
     )
-
-
-def state_text(done: GroupStateView | TopicGroupStateView) -> str:
-    """Return whether a group delivers messages, and whether it did so before."""
-    return done.state if done.changed else f"{done.state} already"

@@ -49,8 +49,8 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Create a token and print it once: the file keeps only a digest of it."""
+    from headwater.kernel.declaring import Scope
     from headwater.serve.token_file import add_token
-    from headwater.serve.tokens import Scope
 
     patterns = {Scope.READ: read or [], Scope.WRITE: write or [], Scope.ADMIN: admin or []}
     token = add_token(tokens, holder, patterns)

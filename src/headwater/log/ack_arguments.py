@@ -7,10 +7,11 @@ anything is sent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from headwater.errors import InvalidInput
 from headwater.inputs import one_by_one
+from headwater.kernel.declaring import Param, Shape
 from headwater.log.limits import MAX_PARTITIONS, check_count, check_offset
 from headwater.log.types import DeadLetter, Message, Placed, TopicDeadLetter, TopicMessage
 
@@ -25,6 +26,19 @@ OneLetter: TypeAlias = "DeadLetter | OneOffset"
 Letters: TypeAlias = "OneLetter | Iterable[OneLetter]"
 OneLetterInTopic: TypeAlias = "TopicDeadLetter | tuple[int, Letters]"
 LettersInTopic: TypeAlias = "OneLetterInTopic | Mapping[int, Letters] | Iterable[OneLetterInTopic]"
+
+# The same as parameters of operations.
+GivenOffsets: TypeAlias = Annotated[
+    Offsets, Param("Offsets, as 5, and ranges, as 5-9.", Shape.OFFSETS, called="offsets")
+]
+GivenInTopic: TypeAlias = Annotated[
+    InTopic,
+    Param(
+        "Partitions and offsets, as 3:5, and ranges, as 3:5-9.",
+        Shape.OFFSETS_BY_PARTITION,
+        called="offsets",
+    ),
+]
 
 Span: TypeAlias = tuple[int, int]
 

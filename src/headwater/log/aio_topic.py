@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 import pyarrow as pa
 
 from headwater.codecs import D
-from headwater.failures import Failure, LetterFilter
+from headwater.failures import Failure, GivenCause, LetterFilter
 from headwater.headers import GivenHeaders
-from headwater.inputs import Duration, deadline, needed_deadline
+from headwater.inputs import Duration, deadline
+from headwater.kernel.declaring import AckMs, DelayMs, across
 from headwater.limiting import Limits
 from headwater.log import limiting, node, topic_groups, topic_letters, topic_reading, topics
-from headwater.log.ack_arguments import InTopic, LettersInTopic
+from headwater.log.ack_arguments import GivenInTopic, LettersInTopic
+from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.entries import Entry, batch_of_entries
 from headwater.log.limits import MAX_LETTERS, MAX_READ, check_count
-from headwater.log.topic_groups import TopicStart
+from headwater.log.topic_groups import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
     Placed,
@@ -209,7 +211,8 @@ class AsyncTopicGroup(Generic[D]):
         found = await self._run(topic_reading.read(*asked))
         return self._handle.topic.decoded(found)
 
-    async def ack(self, *messages: InTopic) -> int:
+    @across(AsyncGroup.ack)
+    async def ack(self, *messages: GivenInTopic) -> int:
         """Acknowledge messages, (partition, offset) pairs or {partition: offsets}.
 
         Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many were
@@ -217,21 +220,22 @@ class AsyncTopicGroup(Generic[D]):
         """
         return await self._run(topic_groups.ack(self._handle, messages))
 
-    async def nack(self, *messages: InTopic, delay_ms: Duration = 0) -> int:
+    @across(AsyncGroup.nack)
+    async def nack(self, *messages: GivenInTopic, delay_ms: DelayMs = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
         return await self._run(topic_groups.nack(self._handle, messages, delay_ms))
 
-    async def extend(
-        self, *messages: InTopic, ack_ms: Duration | None = None, retry_ms: Duration | None = None
-    ) -> int:
+    @across(AsyncGroup.extend)
+    async def extend(self, *messages: GivenInTopic, ack_ms: AckMs) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
-        held_ms = needed_deadline(ack_ms, retry_ms)
-        return await self._run(topic_groups.extend(self._handle, messages, held_ms))
+        return await self._run(topic_groups.extend(self._handle, messages, ack_ms))
 
-    async def seek(self, position: TopicStart) -> dict[int, int]:
+    @across(AsyncGroup.seek, override=("command line",))
+    async def seek(self, position: TopicPosition) -> dict[int, int]:
         """Set the position of the group in each partition, and return it; see TopicGroup.seek."""
         return await self._run(topic_groups.seek(self._handle, position))
 
+    @across(AsyncGroup.pause)
     async def pause(self) -> bool:
         """Deliver nothing in any partition until ``resume``; returns whether that changes it.
 
@@ -239,6 +243,7 @@ class AsyncTopicGroup(Generic[D]):
         """
         return await self._run(topic_groups.pause(self._handle, True))
 
+    @across(AsyncGroup.resume)
     async def resume(self) -> bool:
         """Deliver messages again in every partition; returns whether the group was paused."""
         return await self._run(topic_groups.pause(self._handle, False))
@@ -287,18 +292,22 @@ class AsyncTopicGroup(Generic[D]):
         """Report failed attempts at messages that were read; see Group.fail."""
         return await self._run(topic_groups.fail(self._handle, failures))
 
-    async def release(self, *messages: InTopic) -> int:
+    @across(AsyncGroup.release)
+    async def release(self, *messages: GivenInTopic) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
         return await self._run(topic_groups.release(self._handle, messages))
 
-    async def bury(self, *messages: InTopic, error: BaseException | str | None = None) -> int:
+    @across(AsyncGroup.bury)
+    async def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:
         """Make dead letters of messages; without any, of what has expired; see Group.bury."""
         return await self._run(topic_groups.bury(self._handle, messages, error))
 
+    @across(AsyncGroup.remove)
     async def remove(self) -> bool:
         """Remove the group from every partition; returns whether it existed."""
         return await self._run(topic_groups.remove(self._handle))
 
+    @across(AsyncGroup.limit)
     async def limit(self, limits: Limits) -> Limits:
         """Set what the group may deliver of each tag, to all members; see TopicGroup.limit."""
         return await self._run(limiting.limit_in_topic(self._handle, limits))

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 from headwater.codecs import D
-from headwater.failures import Failure, LetterFilter
-from headwater.inputs import Duration, deadline, needed_deadline
+from headwater.failures import Failure, GivenCause, LetterFilter
+from headwater.inputs import Duration, deadline
+from headwater.kernel.declaring import AckMs, DelayMs, Scope, operation
 from headwater.limiting import Limits
 from headwater.log import acks, dead_letters, failing, grouping, letter_walks, limiting, pausing
-from headwater.log.ack_arguments import Letters, Offsets
-from headwater.log.handles import GroupHandle, Start
+from headwater.log.ack_arguments import GivenOffsets, Letters
+from headwater.log.handles import GroupHandle, Position
 from headwater.log.limits import MAX_LETTERS, MAX_READ
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
 from headwater.store.pacing import Pace
@@ -87,7 +88,8 @@ class Group(Generic[D]):
         found = self._run(grouping.read(*asked))
         return self._handle.stream.decoded(found)
 
-    def ack(self, *offsets: Offsets) -> int:
+    @operation(Scope.WRITE, "acked", says="acknowledged {acked:pending message}")
+    def ack(self, *offsets: GivenOffsets) -> int:
         """Acknowledge messages: given as such, by offset, or by range; iterables of them, too.
 
         A range is a ``range`` or a pair (start, end) with both ends included. Returns how many were
@@ -95,7 +97,8 @@ class Group(Generic[D]):
         """
         return self._run(acks.ack(self._handle, offsets))
 
-    def nack(self, *offsets: Offsets, delay_ms: Duration = 0) -> int:
+    @operation(Scope.WRITE, "nacked", says="returned {nacked:pending message}")
+    def nack(self, *offsets: GivenOffsets, delay_ms: DelayMs = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
         return self._run(acks.nack(self._handle, offsets, delay_ms))
 
@@ -107,21 +110,22 @@ class Group(Generic[D]):
         """
         return self._run(failing.fail(self._handle, failures))
 
-    def release(self, *offsets: Offsets) -> int:
+    @operation(Scope.WRITE, "released", says="released {released:pending message}")
+    def release(self, *offsets: GivenOffsets) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
         return self._run(failing.release(self._handle, offsets))
 
-    def extend(
-        self, *offsets: Offsets, ack_ms: Duration | None = None, retry_ms: Duration | None = None
-    ) -> int:
+    @operation(Scope.WRITE, "extended", says="extended {extended:pending message}")
+    def extend(self, *offsets: GivenOffsets, ack_ms: AckMs) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
-        held_ms = needed_deadline(ack_ms, retry_ms)
-        return self._run(acks.extend(self._handle, offsets, held_ms))
+        return self._run(acks.extend(self._handle, offsets, ack_ms))
 
-    def seek(self, offset: Start) -> int:
+    @operation(Scope.ADMIN, "next", says="{group} reads on at {next}")
+    def seek(self, offset: Position) -> int:
         """Set the position of the group and return it: all before is done, the rest is new."""
         return self._run(grouping.seek(self._handle, offset))
 
+    @operation(Scope.ADMIN, "changed", says="paused", says_not="paused already")
     def pause(self) -> bool:
         """Deliver nothing until ``resume``; acks continue. Returns whether that changed anything.
 
@@ -129,6 +133,7 @@ class Group(Generic[D]):
         """
         return self._run(pausing.pause(self._handle, True))
 
+    @operation(Scope.ADMIN, "changed", says="runs", says_not="runs already")
     def resume(self) -> bool:
         """Deliver messages again; returns whether the group was paused."""
         return self._run(pausing.pause(self._handle, False))
@@ -186,7 +191,8 @@ class Group(Generic[D]):
             letter_walks.discard(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
-    def bury(self, *messages: Offsets, error: BaseException | str | None = None) -> int:
+    @operation(Scope.WRITE, "buried", says="gave up {buried:message}")
+    def bury(self, *messages: GivenOffsets, error: GivenCause = None) -> int:
         """Make dead letters of messages or offsets; without any, of what has expired by now.
 
         ``error`` says why; its type and the first 1000 characters of its text are kept. Returns how
@@ -195,10 +201,22 @@ class Group(Generic[D]):
         """
         return self._run(failing.bury(self._handle, messages, error))
 
+    @operation(
+        Scope.ADMIN,
+        "removed",
+        says="removed {group}",
+        asks="Remove {group}, its position and {info.pending} pending messages?",
+        must=True,
+        http="DELETE",
+        command="remove-group",
+    )
     def remove(self) -> bool:
         """Remove the group; retention no longer waits for it. Returns whether it existed."""
         return self._run(grouping.remove(self._handle))
 
+    @operation(
+        Scope.ADMIN, "before", known=True, http="PUT limits", override=("command line", "RESP")
+    )
     def limit(self, limits: Limits) -> Limits:
         """Set what the group may deliver, to all members; returns the limits before.
 

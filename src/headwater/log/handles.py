@@ -6,11 +6,12 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from headwater.codecs import Coder
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.inputs import refuse_own_name
+from headwater.kernel.declaring import Param, Shape
 from headwater.log.entries import encoded_entries
 from headwater.log.history import NOTHING_SEEN, SeenHistory
 from headwater.log.keys import STREAMS, stream_key
@@ -20,6 +21,9 @@ from headwater.log.types import DecodedMessage, Message
 from headwater.store.call import Argument, Call, Operation, Token
 
 Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"
+Position: TypeAlias = Annotated[
+    Start, Param("An offset, first or last.", Shape.POSITION, called="to")
+]
 
 
 class StreamHandle:

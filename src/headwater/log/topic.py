@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 import pyarrow as pa
 
 from headwater.codecs import D
-from headwater.failures import Failure, LetterFilter
+from headwater.failures import Failure, GivenCause, LetterFilter
 from headwater.headers import GivenHeaders
-from headwater.inputs import Duration, deadline, needed_deadline
+from headwater.inputs import Duration, deadline
+from headwater.kernel.declaring import AckMs, DelayMs, across
 from headwater.limiting import Limits
 from headwater.log import limiting, node, topic_groups, topic_letters, topic_reading, topics
-from headwater.log.ack_arguments import InTopic, LettersInTopic
+from headwater.log.ack_arguments import GivenInTopic, LettersInTopic
 from headwater.log.entries import Entry, batch_of_entries
+from headwater.log.group import Group
 from headwater.log.limits import MAX_LETTERS, MAX_READ, check_count
 from headwater.log.stream import Stream
-from headwater.log.topic_groups import TopicStart
+from headwater.log.topic_groups import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
     Placed,
@@ -217,7 +219,8 @@ class TopicGroup(Generic[D]):
         found = self._run(topic_reading.read(*asked))
         return self._handle.topic.decoded(found)
 
-    def ack(self, *messages: InTopic) -> int:
+    @across(Group.ack)
+    def ack(self, *messages: GivenInTopic) -> int:
         """Acknowledge messages, (partition, offset) pairs or {partition: offsets}.
 
         Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many were
@@ -225,18 +228,18 @@ class TopicGroup(Generic[D]):
         """
         return self._run(topic_groups.ack(self._handle, messages))
 
-    def nack(self, *messages: InTopic, delay_ms: Duration = 0) -> int:
+    @across(Group.nack)
+    def nack(self, *messages: GivenInTopic, delay_ms: DelayMs = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
         return self._run(topic_groups.nack(self._handle, messages, delay_ms))
 
-    def extend(
-        self, *messages: InTopic, ack_ms: Duration | None = None, retry_ms: Duration | None = None
-    ) -> int:
+    @across(Group.extend)
+    def extend(self, *messages: GivenInTopic, ack_ms: AckMs) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
-        held_ms = needed_deadline(ack_ms, retry_ms)
-        return self._run(topic_groups.extend(self._handle, messages, held_ms))
+        return self._run(topic_groups.extend(self._handle, messages, ack_ms))
 
-    def seek(self, position: TopicStart) -> dict[int, int]:
+    @across(Group.seek, override=("command line",))
+    def seek(self, position: TopicPosition) -> dict[int, int]:
         """Set the position of the group in each partition, and return it: all before is done.
 
         ``position`` is "first", "last" or a time for all partitions, or a mapping from partitions
@@ -244,6 +247,7 @@ class TopicGroup(Generic[D]):
         """
         return self._run(topic_groups.seek(self._handle, position))
 
+    @across(Group.pause)
     def pause(self) -> bool:
         """Deliver nothing in any partition until ``resume``; returns whether that changes it.
 
@@ -251,6 +255,7 @@ class TopicGroup(Generic[D]):
         """
         return self._run(topic_groups.pause(self._handle, True))
 
+    @across(Group.resume)
     def resume(self) -> bool:
         """Deliver messages again in every partition; returns whether the group was paused."""
         return self._run(topic_groups.pause(self._handle, False))
@@ -299,18 +304,22 @@ class TopicGroup(Generic[D]):
         """Report failed attempts at messages that were read; see Group.fail."""
         return self._run(topic_groups.fail(self._handle, failures))
 
-    def release(self, *messages: InTopic) -> int:
+    @across(Group.release)
+    def release(self, *messages: GivenInTopic) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
         return self._run(topic_groups.release(self._handle, messages))
 
-    def bury(self, *messages: InTopic, error: BaseException | str | None = None) -> int:
+    @across(Group.bury)
+    def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:
         """Make dead letters of messages; without any, of what has expired; see Group.bury."""
         return self._run(topic_groups.bury(self._handle, messages, error))
 
+    @across(Group.remove)
     def remove(self) -> bool:
         """Remove the group from every partition; returns whether it existed."""
         return self._run(topic_groups.remove(self._handle))
 
+    @across(Group.limit)
     def limit(self, limits: Limits) -> Limits:
         """Set what the group may deliver of each tag, to all members; returns the limits before.
 

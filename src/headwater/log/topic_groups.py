@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from headwater.errors import InvalidInput
 from headwater.failures import Failure, LetterFilter
 from headwater.inputs import DEADLINE, Duration
+from headwater.kernel.declaring import Param, Shape
 from headwater.log import acks, dead_letters, failing, grouping, letter_walks, pausing
 from headwater.log.ack_arguments import (
     InTopic,
@@ -37,6 +38,14 @@ from headwater.store.pacing import Pace
 
 # One position for all partitions, or positions by partition.
 TopicStart: TypeAlias = "Start | Mapping[int, Start]"
+TopicPosition: TypeAlias = Annotated[
+    TopicStart,
+    Param(
+        "An offset, first or last, in all partitions or by partition.",
+        Shape.POSITION_BY_PARTITION,
+        called="to",
+    ),
+]
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ from headwater.lazy_names import names_of as _names_of
 
 if TYPE_CHECKING:
     from headwater.serve.asgi import AsgiApp, asgi_app
-    from headwater.serve.tokens import Grant, Scope
+    from headwater.serve.tokens import Grant
+from headwater.kernel.declaring import Scope
 
 __all__ = ["AsgiApp", "Grant", "Scope", "asgi_app"]
 

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 from headwater.aio_client import connect
 from headwater.errors import HeadwaterError
 from headwater.instrument import also_installed
+from headwater.kernel.declaring import Scope
 from headwater.metrics.exposition import CONTENT_TYPE, Page, label_text
 from headwater.metrics.operations import OperationMetrics
 from headwater.release import __version__
@@ -33,7 +34,7 @@ from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
 from headwater.serve.processes import ServerProcess
 from headwater.serve.readiness import NOT_READY, READY_S, store_missing
-from headwater.serve.tokens import Scope, Tokens
+from headwater.serve.tokens import Tokens
 
 log = logging.getLogger("headwater.serve")
 

@@ -21,7 +21,8 @@ import msgspec
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_name
-from headwater.serve.tokens import Grant, Scope, Tokens, digest_of
+from headwater.kernel.declaring import Scope
+from headwater.serve.tokens import Grant, Tokens, digest_of
 
 log = logging.getLogger("headwater.serve")
 

@@ -8,7 +8,6 @@ the loopback only (see listening.py). Names that begin with ``hw.`` belong to th
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
@@ -16,16 +15,9 @@ from typing import Final
 
 from headwater.errors import InvalidInput
 from headwater.inputs import OWN_PREFIX
+from headwater.kernel.declaring import Scope
 
 EVERYTHING: Final = "*"
-
-
-class Scope(enum.IntEnum):
-    """What a token allows; the greater includes the lesser."""
-
-    READ = 1
-    WRITE = 2
-    ADMIN = 3
 
 
 class Grant:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headwater.views import (
         alarms,
         archives,
-        group_states,
         housekeeping,
         icks,
         jobs,
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = [
     "alarms",
     "archives",
-    "group_states",
     "housekeeping",
     "icks",
     "jobs",

@@ -184,14 +184,6 @@ class TopicLinesWrittenView(View, frozen=True, kw_only=True):
     partitions: dict[int, OffsetsView]
 
 
-class TopicAckedView(View, frozen=True, kw_only=True):
-    """How many pending messages of a group over a topic were acknowledged."""
-
-    topic: str
-    group: str
-    acked: int
-
-
 class LettersDiscardedView(View, frozen=True, kw_only=True):
     """How many dead letters of a group were forgotten."""
 
@@ -208,67 +200,11 @@ class TopicLettersDiscardedView(View, frozen=True, kw_only=True):
     discarded: int
 
 
-class TopicNackedView(View, frozen=True, kw_only=True):
-    """How many pending messages were given back to a group over a topic, to be redelivered."""
-
-    topic: str
-    group: str
-    nacked: int
-
-
-class TopicSoughtView(View, frozen=True, kw_only=True):
-    """The offset that a group reads next in each partition that was sought."""
-
-    topic: str
-    group: str
-    next: dict[int, int]
-
-
-class TopicGroupRemovedView(View, frozen=True, kw_only=True):
-    """A group that was removed from all partitions of a topic."""
-
-    topic: str
-    group: str
-    removed: bool = True
-
-
 class TopicDeletedView(View, frozen=True, kw_only=True):
     """A topic that was deleted with all its streams."""
 
     topic: str
     deleted: bool = True
-
-
-class AckedView(View, frozen=True, kw_only=True):
-    """How many pending messages of a group were acknowledged."""
-
-    stream: str
-    group: str
-    acked: int
-
-
-class NackedView(View, frozen=True, kw_only=True):
-    """How many pending messages were given back to a group, to be redelivered."""
-
-    stream: str
-    group: str
-    nacked: int
-
-
-class SoughtView(View, frozen=True, kw_only=True):
-    """The offset that a group reads next, after a seek."""
-
-    stream: str
-    group: str
-    next: int
-
-
-class GroupRemovedView(View, frozen=True, kw_only=True):
-    """A group that was removed."""
-
-    stream: str
-    group: str
-    removed: bool = True
 
 
 class EvictedView(View, frozen=True, kw_only=True):

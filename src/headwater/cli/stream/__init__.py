@@ -11,7 +11,8 @@ import headwater.cli.stream.replaying as replaying
 import headwater.cli.stream.searching as searching
 import headwater.cli.stream.tracing as tracing
 import headwater.cli.stream.upkeep as upkeep
-from headwater.cli.options import TAKES_STEPS
+from headwater.cli.derived import add_commands
+from headwater.doors.catalogue import GROUP
 
 app = typer.Typer()
 app.command("list")(upkeep.list_streams)
@@ -25,15 +26,10 @@ app.command("info")(upkeep.info)
 app.command("groups")(groups.list_groups)
 app.command("set-group")(groups.set_group)
 app.command("limit")(groups.limit)
-app.command("ack")(groups.ack)
-app.command("nack")(groups.nack)
-app.command("seek", context_settings=TAKES_STEPS)(groups.seek)
+add_commands(app, GROUP, groups.known_group)
 app.command("dead")(letters.dead)
 app.command("redrive")(letters.redrive)
 app.command("discard")(letters.discard)
-app.command("pause")(groups.pause)
-app.command("resume")(groups.resume)
-app.command("remove-group")(groups.remove_group)
 app.command("evict")(upkeep.evict)
 app.command("retain")(upkeep.retain)
 app.command("compact")(upkeep.compact)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from headwater import views
-from headwater.cli import options, output
-from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, state_text, terms_text
+from headwater.cli import output
+from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, terms_text
 from headwater.cli.group_settings import GroupSettings
 from headwater.cli.limits import (
     HandOutRate,
@@ -26,13 +24,9 @@ from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
     GroupName,
-    NackDelayMs,
     OnlyStream,
-    Position,
     StoreUrl,
     StreamName,
-    Yes,
-    confirm,
     connected,
     known,
     known_stream,
@@ -42,11 +36,6 @@ from headwater.errors import UnknownGroup
 
 if TYPE_CHECKING:
     from headwater.log.group import Group
-
-_Offsets = Annotated[
-    list[str],
-    typer.Argument(metavar="OFFSET...", help="Offsets, as 5, and ranges, as 5-9."),
-]
 
 
 @contextmanager
@@ -119,89 +108,3 @@ def limit(
         limits, before = change_limits(found.limit, found.info().limits, wanted)
     done = views.limits.GroupLimitsView(stream=name, group=group, limits=limits, before=before)
     output.answer(done, limits_text(limits, before), as_json)
-
-
-def ack(
-    name: StreamName,
-    group: GroupName,
-    offsets: _Offsets,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Acknowledge messages."""
-    parsed = options.offsets(offsets)
-    with known_group(store, name, group) as found:
-        count = found.ack(*parsed)
-    done = views.streams.AckedView(stream=name, group=group, acked=count)
-    output.answer(done, f"acknowledged {output.counted(count, 'pending message')}", as_json)
-
-
-def nack(
-    name: StreamName,
-    group: GroupName,
-    offsets: _Offsets,
-    delay_ms: NackDelayMs = 0,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Return messages to the group as failed, to be redelivered."""
-    parsed = options.offsets(offsets)
-    with known_group(store, name, group) as found:
-        count = found.nack(*parsed, delay_ms=delay_ms)
-    done = views.streams.NackedView(stream=name, group=group, nacked=count)
-    output.answer(done, f"given back {output.counted(count, 'pending message')}", as_json)
-
-
-def seek(
-    name: StreamName,
-    group: GroupName,
-    to: Position,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Set the position of a group: messages before it are not delivered, later ones are new."""
-    sought = options.target(to)
-    with known_group(store, name, group) as found:
-        offset = found.seek(options.from_here(sought, found.info().next))
-    done = views.streams.SoughtView(stream=name, group=group, next=offset)
-    output.answer(done, f"{group} reads on at {offset}", as_json)
-
-
-def pause(
-    name: StreamName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
-) -> None:
-    """Deliver nothing to members of a group until it is resumed."""
-    _set_state(store, name, group, as_json, paused=True)
-
-
-def resume(
-    name: StreamName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
-) -> None:
-    """Deliver messages of a group again."""
-    _set_state(store, name, group, as_json, paused=False)
-
-
-def _set_state(store: str | None, name: str, group: str, as_json: bool, *, paused: bool) -> None:
-    with known_group(store, name, group) as found:
-        changed = found.pause() if paused else found.resume()
-    done = views.group_states.GroupStateView(
-        stream=name, group=group, state="paused" if paused else "runs", changed=changed
-    )
-    output.answer(done, state_text(done), as_json)
-
-
-def remove_group(
-    name: StreamName,
-    group: GroupName,
-    yes: Yes = False,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Remove a group, so that retention no longer waits for it."""
-    with known_group(store, name, group) as found:
-        pending = found.info().pending
-        confirm(f"Remove {group}, its position and {pending} pending messages?", yes)
-        if not found.remove():
-            raise UnknownGroup(name, group)
-    done = views.streams.GroupRemovedView(stream=name, group=group)
-    output.answer(done, f"removed {group}", as_json)

@@ -8,7 +8,9 @@ import headwater.cli.topic.groups as groups
 import headwater.cli.topic.letters as letters
 import headwater.cli.topic.messages as messages
 import headwater.cli.topic.upkeep as upkeep
+from headwater.cli.derived import add_commands
 from headwater.cli.options import TAKES_STEPS
+from headwater.doors.catalogue import TOPIC_GROUP
 
 app = typer.Typer()
 app.command("create")(upkeep.create)
@@ -20,13 +22,9 @@ app.command("info")(upkeep.info)
 app.command("groups")(groups.list_groups)
 app.command("set-group")(groups.set_group)
 app.command("limit")(groups.limit)
-app.command("ack")(groups.ack)
-app.command("nack")(groups.nack)
 app.command("seek", context_settings=TAKES_STEPS)(groups.seek)
+add_commands(app, TOPIC_GROUP, groups.known_group)
 app.command("dead")(letters.dead)
 app.command("redrive")(letters.redrive)
 app.command("discard")(letters.discard)
-app.command("pause")(groups.pause)
-app.command("resume")(groups.resume)
-app.command("remove-group")(groups.remove_group)
 app.command("delete")(upkeep.delete)

@@ -10,7 +10,8 @@ import typer
 
 from headwater import views
 from headwater.cli import completing, options, output
-from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, state_text, terms_text
+from headwater.cli.derived import answer
+from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, terms_text
 from headwater.cli.group_settings import GroupSettings
 from headwater.cli.limits import (
     InFlightPerKey,
@@ -24,29 +25,20 @@ from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
     GroupName,
-    NackDelayMs,
     OnePartition,
     StoreUrl,
     TopicName,
-    Yes,
-    confirm,
     connected,
     known_topic,
     similar,
     topic_of,
 )
+from headwater.doors.catalogue import TOPIC_GROUP
 from headwater.errors import UnknownGroup
 
 if TYPE_CHECKING:
     from headwater.log.topic import Topic, TopicGroup
     from headwater.log.types import GroupInfo
-
-_Offsets = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="OFFSET...", help="Partitions and offsets, as 3:5, and ranges, as 3:5-9."
-    ),
-]
 
 
 class _GroupRow(NamedTuple):
@@ -172,37 +164,6 @@ def limit(
     output.answer(done, limits_text(limits, before), as_json)
 
 
-def ack(
-    name: TopicName,
-    group: GroupName,
-    offsets: _Offsets,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Acknowledge messages."""
-    parsed = options.in_topic(offsets)
-    with known_group(store, name, group) as found:
-        count = found.ack(parsed)
-    done = views.streams.TopicAckedView(topic=name, group=group, acked=count)
-    output.answer(done, f"acknowledged {output.counted(count, 'pending message')}", as_json)
-
-
-def nack(
-    name: TopicName,
-    group: GroupName,
-    offsets: _Offsets,
-    delay_ms: NackDelayMs = 0,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Return messages to the group as failed, to be redelivered."""
-    parsed = options.in_topic(offsets)
-    with known_group(store, name, group) as found:
-        count = found.nack(parsed, delay_ms=delay_ms)
-    done = views.streams.TopicNackedView(topic=name, group=group, nacked=count)
-    output.answer(done, f"given back {output.counted(count, 'pending message')}", as_json)
-
-
 def seek(
     name: TopicName,
     group: GroupName,
@@ -226,46 +187,4 @@ def seek(
         here = {place: facts.next for place, facts in enumerate(found.info())}
         chosen = here if partition is None else {partition: here.get(partition, 1)}
         offsets = found.seek({place: options.from_here(sought, at) for place, at in chosen.items()})
-    done = views.streams.TopicSoughtView(topic=name, group=group, next=offsets)
-    places = ", ".join(f"{place}:{offset}" for place, offset in offsets.items())
-    output.answer(done, f"{group} reads on at {places}", as_json)
-
-
-def pause(
-    name: TopicName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
-) -> None:
-    """Deliver nothing to members of a group until it is resumed."""
-    _set_state(store, name, group, as_json, paused=True)
-
-
-def resume(
-    name: TopicName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
-) -> None:
-    """Deliver messages of a group again."""
-    _set_state(store, name, group, as_json, paused=False)
-
-
-def _set_state(store: str | None, name: str, group: str, as_json: bool, *, paused: bool) -> None:
-    with known_group(store, name, group) as found:
-        changed = found.pause() if paused else found.resume()
-    done = views.group_states.TopicGroupStateView(
-        topic=name, group=group, state="paused" if paused else "runs", changed=changed
-    )
-    output.answer(done, state_text(done), as_json)
-
-
-def remove_group(
-    name: TopicName,
-    group: GroupName,
-    yes: Yes = False,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Remove a group from every partition, so that retention no longer waits for it."""
-    with known_group(store, name, group) as found:
-        pending = sum(info.pending for info in found.info())
-        confirm(f"Remove {group}, its position and {pending} pending messages?", yes)
-        if not found.remove():
-            raise UnknownGroup(name, group, topic=name)
-    done = views.streams.TopicGroupRemovedView(topic=name, group=group)
-    output.answer(done, f"removed {group}", as_json)
+    answer(TOPIC_GROUP.operation("seek"), (name, group), offsets, as_json)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.routes import JSON, Route
 from headwater.serve.http.authorization import require
 from headwater.serve.http.messages import Request
-from headwater.serve.tokens import Grant, Scope
+from headwater.serve.tokens import Grant
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater

@@ -10,6 +10,7 @@ from msgspec import Meta
 from headwater.errors import InvalidInput, UnknownIck
 from headwater.ick.aio_ick import AsyncIckChannel
 from headwater.ick.types import Batch
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, ListQuery, Milliseconds
 from headwater.serve.api.icks import (
@@ -23,7 +24,6 @@ from headwater.serve.api.icks import (
     scores_of,
 )
 from headwater.serve.api.routes import Route
-from headwater.serve.tokens import Scope
 from headwater.sizes import LIST_BYTES
 from headwater.views.icks import (
     BatchView,

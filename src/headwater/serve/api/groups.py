@@ -11,44 +11,26 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from headwater.errors import UnknownGroup
+from headwater.doors.catalogue import GROUP
+from headwater.kernel.declaring import Scope
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
-from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
+from headwater.log.aio_topic import AsyncTopic
 from headwater.log.limits import MAX_OFFSET
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import AckMs, BlockMs, Count, Milliseconds, Offset, Start
+from headwater.serve.api.derived import GivenOffsets, meant, routes_of
+from headwater.serve.api.fields import AckMs, BlockMs, Count, Milliseconds, Start
 from headwater.serve.api.routes import Route
-from headwater.serve.tokens import Scope
 from headwater.sizes import LIST_BYTES
-from headwater.views.group_states import GroupStateView
 from headwater.views.overview import groups_of
 from headwater.views.record import View
 from headwater.views.streams import (
-    AckedView,
-    GroupRemovedView,
     GroupView,
     MessageView,
-    NackedView,
-    SoughtView,
 )
 
 # Without it a client that dies would take its messages along.
 _ACK_MS: Final = 30_000
-
-
-class RangeOfOffsets(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A range of offsets, both ends included."""
-
-    first: Offset
-    last: Offset
-
-
-# Not pairs for ranges: msgspec 0.22 crashes on unions of numbers with bounds and tuples.
-GivenOffsets = Annotated[
-    list[Offset | RangeOfOffsets],
-    Meta(max_length=10_000, description="Offsets, and ranges of them."),
-]
 
 
 class GroupsView(View, frozen=True, kw_only=True):
@@ -63,14 +45,6 @@ class GroupReadView(View, frozen=True, kw_only=True):
     stream: str
     group: str
     messages: list[MessageView]
-
-
-class ExtendedView(View, frozen=True, kw_only=True):
-    """How many pending messages got more time."""
-
-    stream: str
-    group: str
-    extended: int
 
 
 class GroupReadBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -92,38 +66,6 @@ class GroupReadBody(msgspec.Struct, forbid_unknown_fields=True):
     ordered: bool = False
 
 
-class OffsetsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The messages that are meant."""
-
-    offsets: GivenOffsets
-
-
-class NackBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The messages that are rejected, and when they are redelivered."""
-
-    offsets: GivenOffsets
-    delay_ms: Milliseconds = 0
-
-
-class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The messages that are held, and for how long from now on."""
-
-    offsets: GivenOffsets
-    ack_ms: AckMs
-
-
-class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a group continues."""
-
-    to: Start
-
-
-class GroupStateBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Whether a group hands out messages."""
-
-    paused: bool
-
-
 class PendingBody(msgspec.Struct, forbid_unknown_fields=True):
     """What an administrator does to messages that members hold, and to which.
 
@@ -141,11 +83,6 @@ class PendingSettledView(View, frozen=True, kw_only=True):
     stream: str
     group: str
     settled: int
-
-
-def meant(offsets: list[int | RangeOfOffsets]) -> list[int | tuple[int, int]]:
-    """Return the offsets of a request as the library takes them."""
-    return [(one.first, one.last) if isinstance(one, RangeOfOffsets) else one for one in offsets]
 
 
 def group_of(call: ApiCall) -> AsyncGroup[Any]:
@@ -203,34 +140,6 @@ async def messages_taken(
     return [MessageView.of(message) for message in found]
 
 
-async def ack_messages(call: ApiCall) -> AckedView:
-    """Acknowledge messages: they are done. Returns how many were pending."""
-    stream, group = call.names
-    acked = await group_of(call).ack(*meant(call.body.offsets))
-    return AckedView(stream=stream, group=group, acked=acked)
-
-
-async def nack_messages(call: ApiCall) -> NackedView:
-    """Reject messages: they are redelivered, after delay_ms."""
-    stream, group = call.names
-    nacked = await group_of(call).nack(*meant(call.body.offsets), delay_ms=call.body.delay_ms)
-    return NackedView(stream=stream, group=group, nacked=nacked)
-
-
-async def extend_messages(call: ApiCall) -> ExtendedView:
-    """Extend the deadline of messages: they are redelivered ack_ms from now."""
-    stream, group = call.names
-    extended = await group_of(call).extend(*meant(call.body.offsets), ack_ms=call.body.ack_ms)
-    return ExtendedView(stream=stream, group=group, extended=extended)
-
-
-async def seek_group(call: ApiCall) -> SoughtView:
-    """Set the position of a group: all before it is done, all from there on is new."""
-    stream, group = call.names
-    offset = await group_of(call).seek(call.body.to)
-    return SoughtView(stream=stream, group=group, next=offset)
-
-
 async def settle_pending(call: ApiCall) -> PendingSettledView:
     """Skip messages that members hold, or return them to the group; recorded in the audit.
 
@@ -245,35 +154,11 @@ async def settle_pending(call: ApiCall) -> PendingSettledView:
     return PendingSettledView(stream=stream, group=group, settled=settled)
 
 
-async def set_group_state(call: ApiCall) -> GroupStateView:
-    """Pause a group, so that its members get nothing, or let it run again."""
-    stream, group = call.names
-    state, changed = await paused_or_runs(group_of(call), call.body.paused)
-    return GroupStateView(stream=stream, group=group, state=state, changed=changed)
-
-
-async def paused_or_runs(
-    group: AsyncGroup[Any] | AsyncTopicGroup[Any], paused: bool
-) -> tuple[Literal["paused", "runs"], bool]:
-    """Pause a group or let it run; returns its state, and whether that changes it."""
-    changed = await (group.pause() if paused else group.resume())
-    return "paused" if paused else "runs", changed
-
-
-async def remove_group(call: ApiCall) -> GroupRemovedView:
-    """Remove a group; retention no longer waits for it."""
-    stream, group = call.names
-    if not await group_of(call).remove():
-        raise UnknownGroup(stream, group)
-    return GroupRemovedView(stream=stream, group=group)
-
-
 _ALL: Final = "/v1/streams/{stream}/groups"
 _ONE: Final = f"{_ALL}/{{group}}"
 GROUP_ROUTES: Final = (
     Route("GET", _ALL, list_groups, Scope.READ, answer=GroupsView),
     Route("GET", _ONE, get_group, Scope.READ, answer=GroupView),
-    Route("DELETE", _ONE, remove_group, Scope.ADMIN, answer=GroupRemovedView, look=get_group),
     Route(
         "POST",
         f"{_ONE}/read",
@@ -281,25 +166,6 @@ GROUP_ROUTES: Final = (
         Scope.WRITE,
         body=GroupReadBody,
         answer=GroupReadView,
-    ),
-    Route("POST", f"{_ONE}/ack", ack_messages, Scope.WRITE, body=OffsetsBody, answer=AckedView),
-    Route("POST", f"{_ONE}/nack", nack_messages, Scope.WRITE, body=NackBody, answer=NackedView),
-    Route(
-        "POST",
-        f"{_ONE}/extend",
-        extend_messages,
-        Scope.WRITE,
-        body=ExtendBody,
-        answer=ExtendedView,
-    ),
-    Route(
-        "POST",
-        f"{_ONE}/seek",
-        seek_group,
-        Scope.ADMIN,
-        body=SeekBody,
-        answer=SoughtView,
-        look=get_group,
     ),
     Route(
         "POST",
@@ -310,13 +176,5 @@ GROUP_ROUTES: Final = (
         answer=PendingSettledView,
         look=get_group,
     ),
-    Route(
-        "PUT",
-        f"{_ONE}/state",
-        set_group_state,
-        Scope.ADMIN,
-        body=GroupStateBody,
-        answer=GroupStateView,
-        look=get_group,
-    ),
+    *routes_of(GROUP, get_group),
 )

@@ -7,14 +7,12 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from headwater.kernel.declaring import Scope
 from headwater.limiting import MAX_IN_FLIGHT, Limits
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.groups import get_group
 from headwater.serve.api.queues import get_queue
 from headwater.serve.api.routes import Route
-from headwater.serve.api.topic_groups import get_topic_group
-from headwater.serve.tokens import Scope
-from headwater.views.limits import GroupLimitsView, QueueLimitsView, TopicLimitsView
+from headwater.views.limits import QueueLimitsView
 
 _Most = Annotated[int, Meta(ge=1, le=MAX_IN_FLIGHT)] | None
 _Rate = (
@@ -35,32 +33,6 @@ class LimitsBody(msgspec.Struct, forbid_unknown_fields=True):
         return Limits(self.max_in_flight, self.max_in_flight_per_key, self.rate, self.rate_per_key)
 
 
-async def set_group_limits(call: ApiCall) -> GroupLimitsView:
-    """Set how many messages of a group are in flight, and how fast they are delivered.
-
-    All members obey from now on. The limits replace those that were there.
-    """
-    stream, group = call.names
-    found = call.hw.stream(stream).group(group)
-    await found.info()
-    limits = call.body.limits()
-    before = await found.limit(limits)
-    return GroupLimitsView(stream=stream, group=group, limits=limits, before=before)
-
-
-async def set_topic_group_limits(call: ApiCall) -> TopicLimitsView:
-    """Set how many messages of a tag are in flight, and how fast they are delivered.
-
-    The group of a topic has limits per key only. They replace those that were there.
-    """
-    topic, group = call.names
-    found = call.hw.topic(topic).group(group)
-    await found.info()
-    limits = call.body.limits()
-    before = await found.limit(limits)
-    return TopicLimitsView(topic=topic, group=group, limits=limits, before=before)
-
-
 async def set_queue_limits(call: ApiCall) -> QueueLimitsView:
     """Set how many messages of a queue are in flight, and how fast they are delivered.
 
@@ -73,24 +45,6 @@ async def set_queue_limits(call: ApiCall) -> QueueLimitsView:
 
 
 LIMIT_ROUTES: Final = (
-    Route(
-        "PUT",
-        "/v1/streams/{stream}/groups/{group}/limits",
-        set_group_limits,
-        Scope.ADMIN,
-        body=LimitsBody,
-        answer=GroupLimitsView,
-        look=get_group,
-    ),
-    Route(
-        "PUT",
-        "/v1/topics/{topic}/groups/{group}/limits",
-        set_topic_group_limits,
-        Scope.ADMIN,
-        body=LimitsBody,
-        answer=TopicLimitsView,
-        look=get_topic_group,
-    ),
     Route(
         "PUT",
         "/v1/queues/{queue}/limits",

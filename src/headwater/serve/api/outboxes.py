@@ -8,12 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from headwater.errors import InvalidInput, UnknownConsumer
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.databases import ServedDatabase
 from headwater.serve.api.fields import Count, Offset, Start
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
-from headwater.serve.tokens import Scope
 from headwater.views.outboxes import (
     ConsumerDiscardedView,
     ConsumerForgottenView,

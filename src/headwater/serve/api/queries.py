@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Route
-from headwater.serve.tokens import Scope
 from headwater.spark.queries.status import query_statuses
 from headwater.views.queries import QueryView
 from headwater.views.record import View

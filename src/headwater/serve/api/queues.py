@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from headwater.errors import InvalidInput, UnknownQueue
+from headwater.kernel.declaring import Scope
 from headwater.log.limits import MAX_OFFSET
 from headwater.queue.limits import MAX_PRIORITY, MAX_PUSH_MESSAGES
 from headwater.queue.types import QueueItem
@@ -16,7 +17,6 @@ from headwater.serve.api.fields import AckMs, BlockMs, Count, ListQuery, Millise
 from headwater.serve.api.formats import value_of
 from headwater.serve.api.routes import Route
 from headwater.serve.letter_lists import ListedPage, messages_in_queue
-from headwater.serve.tokens import Scope
 from headwater.sizes import LIST_BYTES
 from headwater.text_or_base64 import Encoding
 from headwater.views.overview import some_queues

@@ -15,11 +15,11 @@ import msgspec
 from msgspec import Meta
 
 from headwater.inputs import OwnName
+from headwater.kernel.declaring import Scope
 from headwater.scrubbing import RepairReport
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs
-from headwater.serve.tokens import Scope
 from headwater.store.job_notes import NewJob, NotedJob
 from headwater.store.scrub_pace import ScrubProgress, ScrubReport
 from headwater.store.scrubbing import StoreKind

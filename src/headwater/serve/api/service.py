@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from headwater.errors import HeadwaterError, InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.audit import audited
 from headwater.serve.api.calls import ApiCall, Served, media_type
 from headwater.serve.api.formats import body_fault
@@ -26,7 +27,7 @@ from headwater.serve.http.authorization import check_grant, is_bearer, shown_gra
 from headwater.serve.http.cors import Cors, check_local
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
-from headwater.serve.tokens import Grant, Scope
+from headwater.serve.tokens import Grant
 from headwater.store.callers import call_for
 
 Answer: TypeAlias = Callable[[Reply | StreamedReply], None]

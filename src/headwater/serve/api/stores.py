@@ -7,13 +7,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from headwater.kernel.declaring import Scope
 from headwater.metrics.exposition import CONTENT_TYPE
 from headwater.release import __version__
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import JSON, TEXT, Answered, Route
 from headwater.serve.http.messages import Refused, Reply
 from headwater.serve.readiness import NOT_READY, store_missing
-from headwater.serve.tokens import Scope
 from headwater.store.doctor import examine
 from headwater.views.alarms import AlarmsView
 from headwater.views.record import View

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta
 
 from headwater.errors import UnknownStream
 from headwater.inputs import check_name
+from headwater.kernel.declaring import Scope
 from headwater.log.header_columns import MAP
 from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_OFFSET
 from headwater.log.runs import SCHEMA
@@ -21,7 +22,6 @@ from headwater.serve.api.formats import NewMessage, NewMessages
 from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Route
 from headwater.serve.api.tails import PIECE_BYTES, PIECE_MESSAGES, offset_behind
 from headwater.serve.http.messages import StreamedReply
-from headwater.serve.tokens import Scope
 from headwater.sizes import LIST_BYTES
 from headwater.views.overview import some_streams
 from headwater.views.record import View

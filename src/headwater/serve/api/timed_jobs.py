@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import UnknownTimedJob
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import ListQuery
 from headwater.serve.api.routes import Route
-from headwater.serve.tokens import Scope
 from headwater.timed import job_streams, operating
 from headwater.timed.operating import MOST_EVENTS
 from headwater.views.record import View

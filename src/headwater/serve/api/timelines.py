@@ -11,11 +11,11 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.timeline_pages import timeline_part
-from headwater.serve.tokens import Scope
 from headwater.text_or_base64 import Encoding, from_text
 from headwater.timeline.records import InstanceStatus
 from headwater.timeline.scores import exact

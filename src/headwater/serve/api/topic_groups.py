@@ -5,50 +5,28 @@ Offsets count within their partition: what is settled is named by partition, `{"
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
-from msgspec import Meta
 
-from headwater.errors import UnknownGroup
-from headwater.log.limits import MAX_PARTITIONS
+from headwater.doors.catalogue import TOPIC_GROUP
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import AckMs, Milliseconds, Start
-from headwater.serve.api.groups import (
-    GivenOffsets,
-    GroupReadBody,
-    GroupStateBody,
-    meant,
-    messages_taken,
-    paused_or_runs,
-)
+from headwater.serve.api.derived import OffsetsByPartition, meant_by_partition, routes_of
+from headwater.serve.api.groups import GroupReadBody, messages_taken
 from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
 from headwater.serve.api.topics import known_topic
 from headwater.serve.letter_lists import letters_of_topic
-from headwater.serve.tokens import Scope
-from headwater.views.group_states import TopicGroupStateView
 from headwater.views.overview import groups_of
 from headwater.views.record import View
 from headwater.views.streams import (
     DeadLetterView,
     MessageView,
-    TopicAckedView,
-    TopicGroupRemovedView,
     TopicGroupView,
     TopicLettersDiscardedView,
-    TopicNackedView,
     TopicRedrivenView,
-    TopicSoughtView,
 )
-
-Partition: TypeAlias = Annotated[
-    int, Meta(ge=0, lt=MAX_PARTITIONS, description="A partition, from 0 on.")
-]
-_ByPartition = Annotated[
-    dict[Partition, GivenOffsets],
-    Meta(description='Offsets, and ranges of them, by partition: {"0": [5, 6]}.'),
-]
 
 
 class TopicGroupsView(View, frozen=True, kw_only=True):
@@ -63,14 +41,6 @@ class TopicGroupReadView(View, frozen=True, kw_only=True):
     topic: str
     group: str
     messages: list[MessageView]
-
-
-class TopicExtendedView(View, frozen=True, kw_only=True):
-    """How many pending messages of a topic got more time."""
-
-    topic: str
-    group: str
-    extended: int
 
 
 class TopicDeadLettersView(View, frozen=True, kw_only=True):
@@ -88,32 +58,6 @@ class TopicRedrivesView(View, frozen=True, kw_only=True):
     partitions: list[TopicRedrivenView]  # type: ignore[valid-type]  # mirror makes it
 
 
-class TopicOffsetsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The messages that are meant."""
-
-    offsets: _ByPartition
-
-
-class TopicNackBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The messages that are rejected, and when they are redelivered."""
-
-    offsets: _ByPartition
-    delay_ms: Milliseconds = 0
-
-
-class TopicExtendBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The messages that are held, and for how long from now on."""
-
-    offsets: _ByPartition
-    ack_ms: AckMs
-
-
-class TopicSeekBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a group continues: in all partitions, or by partition, ``{"0": 5}``."""
-
-    to: Start | dict[Partition, Start]
-
-
 class TopicLettersBody(msgspec.Struct, forbid_unknown_fields=True):
     """Which dead letters, and how many at most: the oldest, those of messages, or those that fit.
 
@@ -121,16 +65,12 @@ class TopicLettersBody(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     count: LettersCount = 1000
-    offsets: _ByPartition | None = None
+    offsets: OffsetsByPartition | None = None
     matching: MatchingBody | None = None
 
 
 async def _group(call: ApiCall) -> Any:
     return (await known_topic(call)).group(call.names[1])
-
-
-def _by_partition(call: ApiCall) -> dict[int, Any]:
-    return {place: meant(offsets) for place, offsets in call.body.offsets.items()}
 
 
 async def list_topic_groups(call: ApiCall) -> TopicGroupsView:
@@ -167,49 +107,6 @@ async def read_topic_group(call: ApiCall) -> TopicGroupReadView:
     return TopicGroupReadView(topic=topic, group=group, messages=messages)
 
 
-async def ack_in_topic(call: ApiCall) -> TopicAckedView:
-    """Acknowledge messages of a topic: they are done. Returns how many were pending."""
-    topic, group = call.names
-    acked = await (await _group(call)).ack(_by_partition(call))
-    return TopicAckedView(topic=topic, group=group, acked=acked)
-
-
-async def nack_in_topic(call: ApiCall) -> TopicNackedView:
-    """Reject messages of a topic: they are redelivered, after delay_ms."""
-    topic, group = call.names
-    nacked = await (await _group(call)).nack(_by_partition(call), delay_ms=call.body.delay_ms)
-    return TopicNackedView(topic=topic, group=group, nacked=nacked)
-
-
-async def extend_in_topic(call: ApiCall) -> TopicExtendedView:
-    """Extend the deadline of messages of a topic: they are redelivered ack_ms from now."""
-    topic, group = call.names
-    extended = await (await _group(call)).extend(_by_partition(call), ack_ms=call.body.ack_ms)
-    return TopicExtendedView(topic=topic, group=group, extended=extended)
-
-
-async def seek_topic_group(call: ApiCall) -> TopicSoughtView:
-    """Set the position of a group of a topic, in all partitions or in those that are named."""
-    topic, group = call.names
-    offsets = await (await _group(call)).seek(call.body.to)
-    return TopicSoughtView(topic=topic, group=group, next=offsets)
-
-
-async def set_topic_group_state(call: ApiCall) -> TopicGroupStateView:
-    """Pause a group in all partitions, so that its members get nothing, or let it run again."""
-    topic, group = call.names
-    state, changed = await paused_or_runs(await _group(call), call.body.paused)
-    return TopicGroupStateView(topic=topic, group=group, state=state, changed=changed)
-
-
-async def remove_topic_group(call: ApiCall) -> TopicGroupRemovedView:
-    """Remove a group from all partitions; retention no longer waits for it."""
-    topic, group = call.names
-    if not await (await _group(call)).remove():
-        raise UnknownGroup(topic, group, topic=topic)
-    return TopicGroupRemovedView(topic=topic, group=group)
-
-
 async def get_topic_dead_letters(call: ApiCall) -> TopicDeadLettersView:
     """Show the oldest dead letters of a group of a topic; they are not removed.
 
@@ -230,7 +127,7 @@ async def redrive_topic_group(call: ApiCall) -> TopicRedrivesView:
     topic, group = call.names
     done = await (await _group(call)).redrive(
         call.body.count,
-        letters=None if call.body.offsets is None else _by_partition(call),
+        letters=None if call.body.offsets is None else meant_by_partition(call.body.offsets),
         matching=letter_filter(call.body.matching),
     )
     return TopicRedrivesView(
@@ -245,7 +142,7 @@ async def discard_topic_letters(call: ApiCall) -> TopicLettersDiscardedView:
     """Discard the oldest dead letters of each partition; their streams keep the values."""
     topic, group = call.names
     discarded = await (await _group(call)).discard(
-        None if call.body.offsets is None else _by_partition(call),
+        None if call.body.offsets is None else meant_by_partition(call.body.offsets),
         count=call.body.count,
         matching=letter_filter(call.body.matching),
     )
@@ -254,10 +151,6 @@ async def discard_topic_letters(call: ApiCall) -> TopicLettersDiscardedView:
 
 _ALL: Final = "/v1/topics/{topic}/groups"
 _ONE: Final = f"{_ALL}/{{group}}"
-
-
-def _settle(verb: str, run: Any, body: Any, answer: Any) -> Route:
-    return Route("POST", f"{_ONE}/{verb}", run, Scope.WRITE, body=body, answer=answer)
 
 
 def _change(verb: str, run: Any, body: Any, answer: Any, method: str = "POST") -> Route:
@@ -276,14 +169,6 @@ TOPIC_GROUP_ROUTES: Final = (
     Route("GET", _ALL, list_topic_groups, Scope.READ, answer=TopicGroupsView),
     Route("GET", _ONE, get_topic_group, Scope.READ, answer=TopicGroupsView),
     Route(
-        "DELETE",
-        _ONE,
-        remove_topic_group,
-        Scope.ADMIN,
-        answer=TopicGroupRemovedView,
-        look=get_topic_group,
-    ),
-    Route(
         "POST",
         f"{_ONE}/read",
         read_topic_group,
@@ -291,10 +176,6 @@ TOPIC_GROUP_ROUTES: Final = (
         body=GroupReadBody,
         answer=TopicGroupReadView,
     ),
-    _settle("ack", ack_in_topic, TopicOffsetsBody, TopicAckedView),
-    _settle("nack", nack_in_topic, TopicNackBody, TopicNackedView),
-    _settle("extend", extend_in_topic, TopicExtendBody, TopicExtendedView),
-    _change("seek", seek_topic_group, TopicSeekBody, TopicSoughtView),
     Route(
         "GET",
         f"{_ONE}/dead",
@@ -303,7 +184,7 @@ TOPIC_GROUP_ROUTES: Final = (
         query=LettersQuery,
         answer=TopicDeadLettersView,
     ),
-    _change("state", set_topic_group_state, GroupStateBody, TopicGroupStateView, "PUT"),
     _change("redrive", redrive_topic_group, TopicLettersBody, TopicRedrivesView),
     _change("discard", discard_topic_letters, TopicLettersBody, TopicLettersDiscardedView),
+    *routes_of(TOPIC_GROUP, get_topic_group),
 )

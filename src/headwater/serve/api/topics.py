@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import InvalidInput, UnknownTopic
+from headwater.kernel.declaring import Scope
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.extents import partitions_of
 from headwater.log.limits import MAX_OFFSET, MAX_PARTITIONS
@@ -30,7 +31,6 @@ from headwater.serve.api.streams import MOST_JSON, WriteQuery, given_entries, is
 from headwater.serve.api.tails import ALIVE, HELLO, PIECE_BYTES, PIECE_MESSAGES, check_seen
 from headwater.serve.api.topic_reads import gone, nothing_new, passages
 from headwater.serve.http.messages import StreamedReply
-from headwater.serve.tokens import Scope
 from headwater.views.overview import some_topics
 from headwater.views.record import View
 from headwater.views.streams import (

@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import HeadwaterError
+from headwater.kernel.declaring import Scope
 from headwater.outbox.batches import StagedRow
 from headwater.serve.api.calls import ApiCall, Served
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
-from headwater.serve.tokens import Scope
 from headwater.views.record import View
 from headwater.views.traces import (
     OutboxFacts,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import Served
 from headwater.serve.http.messages import Refused, Request, StreamedReply
-from headwater.serve.tokens import Grant, Scope
+from headwater.serve.tokens import Grant
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import msgspec
 
 from headwater.errors import HeadwaterError
+from headwater.kernel.declaring import Scope
 from headwater.release import __version__
 from headwater.serve.api.problems import status_of
 from headwater.serve.api.service import Answer, ApiService
@@ -32,7 +33,7 @@ from headwater.serve.http.authorization import TOKEN_COOKIE, shown_grant
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.targets import name_of_part
-from headwater.serve.tokens import Grant, Scope
+from headwater.serve.tokens import Grant
 from headwater.store.callers import call_for
 
 log = logging.getLogger("headwater.serve.console")

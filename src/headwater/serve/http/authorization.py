@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from headwater.kernel.declaring import Scope
 from headwater.serve.http.messages import Refused
-from headwater.serve.tokens import EVERYBODY, Grant, Scope, Tokens
+from headwater.serve.tokens import EVERYBODY, Grant, Tokens
 
 TOKEN_COOKIE: Final = b"headwater_token"
 

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from headwater.kernel.declaring import Scope
 from headwater.serve.resp.faults import CommandRefused, WrongArguments
 from headwater.serve.stream_writes import Entries
-from headwater.serve.tokens import Scope
 
 if TYPE_CHECKING:
     from headwater.serve.resp.session import RespSession

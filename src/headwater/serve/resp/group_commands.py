@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Final, NamedTuple
 
+from headwater.doors.catalogue import GROUP
 from headwater.errors import UnknownStream
+from headwater.kernel.declaring import Scope
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.types import DeadLetter, Message, TopicDeadLetter
 from headwater.serve.letter_lists import letters_of_group
 from headwater.serve.resp.arguments import Arguments
-from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
+from headwater.serve.resp.commands import RespCommand, Words
+from headwater.serve.resp.derived import commands_of
 from headwater.serve.resp.faults import syntax_error
 from headwater.serve.resp.info_replies import group_facts, stream_facts
 from headwater.serve.resp.message_replies import MessageForm, encode_array, spell_messages
-from headwater.serve.resp.read_options import ReadOptions, start_of
+from headwater.serve.resp.read_options import ReadOptions
 from headwater.serve.resp.replies import EncodedReply
 from headwater.serve.resp.session import RespSession
-from headwater.serve.tokens import Scope
 from headwater.sizes import LIST_BYTES
 
 LETTERS: Final = 100
@@ -77,34 +79,6 @@ async def read_group(
 def _group(session: RespSession, arguments: Arguments) -> AsyncGroup:
     stream = session.door.writes.stream(arguments.text())
     return stream.group(arguments.text(), member=session.name or None)
-
-
-def tack(session: RespSession, words: Words) -> Awaitable[int]:
-    """TACK: acknowledge messages."""
-    arguments = Arguments(words)
-    return _group(session, arguments).ack(arguments.spans())
-
-
-def tnack(session: RespSession, words: Words) -> Awaitable[int]:
-    """TNACK: have messages redelivered."""
-    arguments = Arguments(words)
-    group = _group(session, arguments)
-    delay_ms = arguments.number() if arguments.take_option("DELAY") else 0
-    if not arguments:
-        raise wrong_arity("tnack")
-    return group.nack(arguments.spans(), delay_ms=delay_ms)
-
-
-def textend(session: RespSession, words: Words) -> Awaitable[int]:
-    """TEXTEND: take more time for messages."""
-    arguments = Arguments(words)
-    group, retry_ms = _group(session, arguments), arguments.number()
-    return group.extend(arguments.spans(), ack_ms=retry_ms)
-
-
-def tseek(session: RespSession, words: Words) -> Awaitable[int]:
-    """TSEEK: set where a group stands."""
-    return _group(session, Arguments(words)).seek(start_of(words[3]))
 
 
 async def tdead(session: RespSession, words: Words) -> list[Any]:
@@ -192,14 +166,6 @@ def look_at_group(session: RespSession, words: Words) -> Awaitable[dict[str, Any
 _T = "stream"
 _OFFSETS = "offset|start-end [offset|start-end ...]"
 GROUP_COMMANDS: Final = (
-    RespCommand("TACK", -4, Scope.WRITE, -1, _T, f"key group {_OFFSETS}",
-                "Acknowledges messages; returns how many were pending.", tack),
-    RespCommand("TNACK", -4, Scope.WRITE, -1, _T, f"key group [DELAY milliseconds] {_OFFSETS}",
-                "Makes messages due again, at once or later; returns how many.", tnack),
-    RespCommand("TEXTEND", -5, Scope.WRITE, -1, _T, f"key group retry-ms {_OFFSETS}",
-                "Extends deadlines to this long from now; returns of how many messages.", textend),
-    RespCommand("TSEEK", 4, Scope.ADMIN, -1, _T, "key group FIRST|LAST|offset",
-                "Sets the position of a group, and returns it.", tseek, look=look_at_group),
     RespCommand("TDEAD", -3, Scope.READ, -1, _T,
                 "key group [COUNT count] [FROM place] [WITHNEXT]",
                 "Returns the oldest dead letters, no more once they have 4 MiB: [[offset, tag, "
@@ -210,4 +176,5 @@ GROUP_COMMANDS: Final = (
                 look=look_at_group),
     RespCommand("TINFO", -2, Scope.READ, -1, _T, "key [GROUP group]",
                 "Returns the state of a stream, or of a group of it.", tinfo),
+    *commands_of(GROUP, look_at_group),
 )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
+from headwater.kernel.declaring import Scope
 from headwater.serve.resp.arguments import Arguments
 from headwater.serve.resp.commands import (
     RespCommand,
@@ -18,7 +19,6 @@ from headwater.serve.resp.commands import (
 from headwater.serve.resp.faults import CommandRefused
 from headwater.serve.resp.replies import OK, StatusReply, Verbatim
 from headwater.serve.resp.session import RespSession
-from headwater.serve.tokens import Scope
 
 # Clients choose their features by it: functions, RESP3, CLIENT SETINFO. Not by Headwater's own.
 REDIS_VERSION: Final = "7.4.0"

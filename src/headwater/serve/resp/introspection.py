@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from headwater.kernel.declaring import Scope
 from headwater.release import __version__
 from headwater.serve.resp.commands import (
     RespCommand,
@@ -20,7 +21,6 @@ from headwater.serve.resp.handshake import REDIS_VERSION
 from headwater.serve.resp.replies import StatusReply, Verbatim
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.syntax import arguments_of
-from headwater.serve.tokens import Scope
 
 _COMMAND_HELP: Final = (
     "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
+from headwater.kernel.declaring import Scope
 from headwater.limiting import Limits
 from headwater.serve.resp.arguments import Arguments
 from headwater.serve.resp.commands import RespCommand, Words
@@ -13,7 +14,6 @@ from headwater.serve.resp.group_commands import look_at_group
 from headwater.serve.resp.queue_commands import qstats
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.topic_commands import known_topic, look_at_topic_group
-from headwater.serve.tokens import Scope
 
 _FIELDS: Final = {
     "INFLIGHT": "max_in_flight",

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from headwater.errors import UnknownQueue
+from headwater.kernel.declaring import Scope
 from headwater.queue.types import Delivery
 from headwater.serve.resp.arguments import Arguments, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.faults import CommandRefused, syntax_error
 from headwater.serve.resp.session import RespSession
-from headwater.serve.tokens import Scope
 from headwater.sizes import LIST_BYTES
 
 # One call of the store takes at most this many.

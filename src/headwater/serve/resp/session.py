@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from headwater.kernel.declaring import Scope
 from headwater.serve.resp.faults import CommandRefused
 from headwater.serve.resp.replies import ErrorReply
-from headwater.serve.tokens import EVERYBODY, Grant, Scope
+from headwater.serve.tokens import EVERYBODY, Grant
 
 if TYPE_CHECKING:
     from headwater.serve.resp.commands import RespCommand, Words

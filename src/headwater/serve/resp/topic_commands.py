@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headwater.doors.catalogue import TOPIC_GROUP
 from headwater.errors import UnknownTopic
+from headwater.kernel.declaring import Scope
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
 from headwater.log.extents import partitions_of
 from headwater.log.types import TopicMessage
 from headwater.serve.letter_lists import letters_of_topic
-from headwater.serve.resp.arguments import Arguments, int_of, span_of, text_of
-from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
-from headwater.serve.resp.faults import syntax_error
+from headwater.serve.resp.arguments import Arguments, int_of, text_of
+from headwater.serve.resp.commands import RespCommand, Words
+from headwater.serve.resp.derived import commands_of
 from headwater.serve.resp.group_commands import count_of, letter_row, letters_asked
 from headwater.serve.resp.info_replies import group_facts, stream_facts
-from headwater.serve.resp.read_options import start_of, topic_read_options
+from headwater.serve.resp.read_options import topic_read_options
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.write_options import write_options
-from headwater.serve.tokens import Scope
 from headwater.sizes import LIST_BYTES
 
 
@@ -103,61 +104,6 @@ async def _group(session: RespSession, arguments: Arguments) -> AsyncTopicGroup[
     return topic.group(arguments.text(), member=session.name or None)
 
 
-def _places(words: Words) -> dict[int, list[tuple[int, int]]]:
-    """Return the ranges of offsets that words name, by partition: `3:17` or `3:17-20`."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for word in words:
-        place, colon, span = word.partition(b":")
-        if not colon:
-            raise syntax_error()
-        found.setdefault(int_of(place), []).append(span_of(span))
-    return found
-
-
-async def tpack(session: RespSession, words: Words) -> int:
-    """TPACK: acknowledge messages."""
-    arguments = Arguments(words)
-    group = await _group(session, arguments)
-    return await group.ack(_places(arguments.rest()))
-
-
-async def tpnack(session: RespSession, words: Words) -> int:
-    """TPNACK: have messages redelivered."""
-    arguments = Arguments(words)
-    group = await _group(session, arguments)
-    delay_ms = arguments.number() if arguments.take_option("DELAY") else 0
-    if not arguments:
-        raise wrong_arity("tpnack")
-    return await group.nack(_places(arguments.rest()), delay_ms=delay_ms)
-
-
-async def tpextend(session: RespSession, words: Words) -> int:
-    """TPEXTEND: take more time for messages."""
-    arguments = Arguments(words)
-    group, retry_ms = await _group(session, arguments), arguments.number()
-    return await group.extend(_places(arguments.rest()), ack_ms=retry_ms)
-
-
-async def tpseek(session: RespSession, words: Words) -> list[list[int]]:
-    """TPSEEK: set where a group stands, in all partitions or in some."""
-    arguments = Arguments(words)
-    group = await _group(session, arguments)
-    if b":" in words[3]:
-        goals = {int_of(place): start_of(to) for place, _, to in _split(arguments.rest())}
-        moved = await group.seek(goals)
-    else:
-        moved = await group.seek(start_of(arguments.take()))
-        arguments.end()
-    return [[place, offset] for place, offset in sorted(moved.items())]
-
-
-def _split(words: Words) -> list[tuple[bytes, bytes, bytes]]:
-    found = [word.partition(b":") for word in words]
-    if not all(colon for _, colon, _ in found):
-        raise syntax_error()
-    return found
-
-
 async def tpdead(session: RespSession, words: Words) -> list[Any]:
     """TPDEAD: return dead letters."""
     arguments = Arguments(words)
@@ -212,7 +158,6 @@ async def look_at_topic_group(session: RespSession, words: Words) -> Any:
 
 
 _P = "topic"
-_PLACES = "partition:offset|partition:start-end [partition:offset|partition:start-end ...]"
 TOPIC_COMMANDS: Final = (
     RespCommand("TPCREATE", 3, Scope.WRITE, -1, _P, "key partitions",
                 "Creates a topic; returns how many partitions it has. One that exists with another "
@@ -228,16 +173,6 @@ TOPIC_COMMANDS: Final = (
                 "[WITHATTEMPT] [WITHHEADERS]",
                 "Takes messages of any partition as a member of a group: "
                 "[[partition, offset, tag, entry], ...].", tpread, blocking=True),
-    RespCommand("TPACK", -4, Scope.WRITE, -1, _P, f"key group {_PLACES}",
-                "Acknowledges messages; returns how many were pending.", tpack),
-    RespCommand("TPNACK", -4, Scope.WRITE, -1, _P, f"key group [DELAY milliseconds] {_PLACES}",
-                "Makes messages due again, at once or later; returns how many.", tpnack),
-    RespCommand("TPEXTEND", -5, Scope.WRITE, -1, _P, f"key group retry-ms {_PLACES}",
-                "Extends deadlines to this long from now; returns of how many messages.", tpextend),
-    RespCommand("TPSEEK", -4, Scope.ADMIN, -1, _P,
-                "key group FIRST|LAST|offset | key group partition:offset [partition:offset ...]",
-                "Sets the position of a group, in all partitions or in some; "
-                "returns [[partition, offset], ...].", tpseek, look=look_at_topic_group),
     RespCommand("TPDEAD", -3, Scope.READ, -1, _P,
                 "key group [COUNT count] [FROM place] [WITHNEXT]",
                 "Returns the oldest dead letters, no more once they have 4 MiB: [[partition, "
@@ -251,4 +186,5 @@ TOPIC_COMMANDS: Final = (
     RespCommand("TPDEL", 2, Scope.ADMIN, -1, _P, "key",
                 "Removes a topic with all its streams and groups; returns whether there was one.",
                 tpdel, look=look_at_topic),
+    *commands_of(TOPIC_GROUP, look_at_topic_group),
 )  # fmt: skip

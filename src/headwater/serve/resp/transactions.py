@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from headwater.kernel.declaring import Scope
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.faults import CommandRefused
 from headwater.serve.resp.replies import OK, StatusReply
 from headwater.serve.resp.session import RespSession
-from headwater.serve.tokens import Scope
 
 # The commands that are still run behind a refused MULTI.
 ENDS_TRANSACTION: Final = frozenset(("EXEC", "DISCARD", "RESET", "QUIT"))

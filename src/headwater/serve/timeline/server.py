@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
 from headwater.serve.processes import ServerProcess, check_processes, run_processes
 from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory
 from headwater.serve.timeline.service import Service
-from headwater.serve.tokens import Scope, Tokens
+from headwater.serve.tokens import Tokens
 from headwater.timeline.farm.aio_farm import AsyncFarm
 
 

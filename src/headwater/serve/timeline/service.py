@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.metrics.exposition import CONTENT_TYPE
 from headwater.serve.batching import Batcher, BatchPart
 from headwater.serve.http.authorization import authorize
@@ -17,7 +18,7 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request, Str
 from headwater.serve.timeline import lenient as roshis
 from headwater.serve.timeline import wire
 from headwater.serve.timeline.prometheus import ServerMetrics
-from headwater.serve.tokens import Scope, Tokens
+from headwater.serve.tokens import Tokens
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.reading import Answer

@@ -13,8 +13,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.serve.console.calls import PageCall
-from headwater.serve.tokens import Scope
 
 
 class Action(NamedTuple):

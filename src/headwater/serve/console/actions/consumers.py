@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from headwater.errors import InvalidInput, UnknownConsumer
+from headwater.kernel.declaring import Scope
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import consumer_link
@@ -12,7 +13,6 @@ from headwater.serve.console.positions import position_of
 from headwater.serve.console.render import counted, number
 from headwater.serve.http.messages import Refused
 from headwater.serve.http.targets import path_part
-from headwater.serve.tokens import Scope
 from headwater.views.outboxes import ConsumerPlace, consumer_places
 
 

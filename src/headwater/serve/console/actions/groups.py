@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from headwater.doors.catalogue import GROUP
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.ruler import group_ruler
 from headwater.log.types import GroupInfo
@@ -15,8 +17,8 @@ from headwater.serve.console.links import group_link, stream_link
 from headwater.serve.console.pages.groups import rate_of
 from headwater.serve.console.positions import position_of
 from headwater.serve.console.render import age, counted, number, size
+from headwater.serve.console.spelling import action
 from headwater.serve.http.targets import path_part
-from headwater.serve.tokens import Scope
 from headwater.views.overview import live_members
 
 _RANGES: Final = 250
@@ -61,16 +63,10 @@ async def seek(call: PageCall) -> Action:
     left = max(info.last + 1 - target, 0)
     bill.append(f"The group then has {counted(left, 'message')} to handle. Members keep working.")
     bill.append(await _until_level(call, stream, group, left))
-    return Action(
+    return action(
+        *(GROUP, "seek", (stream, group), {"to": to}),
         title=f"Seek {group} of {stream} to {to if isinstance(to, str) else number(to)}",
-        scope=Scope.ADMIN,
-        name=stream,
         bill=bill,
-        method="POST",
-        path=f"/v1/streams/{path_part(stream)}/groups/{path_part(group)}/seek",
-        body={"to": to},
-        cli=cli_words("stream", "seek", stream, group, to),
-        python=f"hw.stream({stream!r}).group({group!r}).seek({to!r})",
         back=group_link(stream, group),
         counts=(again, skipped),
         pinned=(("to", str(to)),),
@@ -114,20 +110,14 @@ async def group_state(call: PageCall) -> Action:
         else "Members get no messages until it is resumed. They can still acknowledge what they "
         "have; messages that expire still become dead letters."
     )
-    return Action(
+    return action(
+        *(GROUP, word, (stream, group)),
         title=f"{word.title()} {group} of {stream}",
-        scope=Scope.ADMIN,
-        name=stream,
         bill=[
             effect,
             f"{number(facts.lag)} messages are new, {number(facts.pending)} pending; "
             f"{live} members have read in the last minute, {number(facts.waiting)} of them wait.",
         ],
-        method="PUT",
-        path=f"/v1/streams/{path_part(stream)}/groups/{path_part(group)}/state",
-        body={"paused": not facts.paused},
-        cli=cli_words("stream", word, stream, group),
-        python=f"hw.stream({stream!r}).group({group!r}).{word}()",
         back=group_link(stream, group),
     )
 
@@ -171,20 +161,14 @@ async def settle_pending(call: PageCall) -> Action:
 async def remove(call: PageCall) -> Action:
     """Remove a group."""
     stream, group, facts = await _group(call)
-    return Action(
+    return action(
+        *(GROUP, "remove", (stream, group)),
         title=f"Remove {group} of {stream}",
-        scope=Scope.ADMIN,
-        name=stream,
         bill=[
             f"This deletes the group, with {number(facts.pending)} pending messages and "
             f"{number(facts.dead)} dead letters. Retention stops waiting for it.",
             "A member that reads later creates a new group, which starts at the first message.",
         ],
-        method="DELETE",
-        path=f"/v1/streams/{path_part(stream)}/groups/{path_part(group)}",
-        body=None,
-        cli=cli_words("stream", "remove-group", stream, group, "--yes"),
-        python=f"hw.stream({stream!r}).group({group!r}).remove()",
         back=stream_link(stream),
         careful=True,
         counts=(facts.pending, facts.dead),

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from headwater.errors import InvalidInput
 from headwater.failures import LetterFilter
+from headwater.kernel.declaring import Scope
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.letter_places import (
@@ -18,7 +19,6 @@ from headwater.serve.console.letter_places import (
 )
 from headwater.serve.console.render import number
 from headwater.serve.http.messages import Refused
-from headwater.serve.tokens import Scope
 
 # A job waits so long before it begins: until then it can be taken back.
 GRACE_MS: Final = 30_000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from headwater.errors import InvalidInput, UnknownIck
 from headwater.ick.types import ChannelStats
+from headwater.kernel.declaring import Scope
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import channel_link, ick_link
 from headwater.serve.console.render import number
 from headwater.serve.http.targets import path_part
-from headwater.serve.tokens import Scope
 
 
 async def _known(call: PageCall, name: str) -> ChannelStats:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
+from headwater.kernel.declaring import Scope
 from headwater.serve.console.actions.action import Action, Prepare, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import queue_link
 from headwater.serve.console.render import age, counted, number
 from headwater.serve.http.targets import path_part
-from headwater.serve.tokens import Scope
 
 
 async def queue_state(call: PageCall) -> Action:

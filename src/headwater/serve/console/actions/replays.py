@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.log.profile import stream_profile
 from headwater.log.replaying import ReplayRequest
 from headwater.serve.console.actions.action import Action, cli_words, given
@@ -12,7 +13,6 @@ from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import stream_link
 from headwater.serve.console.render import age, counted, number, size
 from headwater.serve.http.targets import path_part
-from headwater.serve.tokens import Scope
 
 
 async def replay(call: PageCall) -> Action:

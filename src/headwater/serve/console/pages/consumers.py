@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from headwater.errors import UnknownConsumer
+from headwater.kernel.declaring import Scope
 from headwater.metrics.alarms import ConsumerLetterCount, consumer_letters
 from headwater.outbox.consumer_letters import ConsumerLetter
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import consumer_charts
-from headwater.serve.tokens import Scope
 from headwater.views.outboxes import ConsumerPlace, consumer_places
 
 _LETTERS: Final = 20

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from headwater.errors import UnknownGroup
+from headwater.kernel.declaring import Scope
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.ruler import group_ruler
 from headwater.serve.api.audit import AUDIT
@@ -17,7 +18,6 @@ from headwater.serve.console.history_charts import group_charts
 from headwater.serve.console.letter_places import Place
 from headwater.serve.console.ruler import draw, window_of
 from headwater.serve.http.messages import Refused
-from headwater.serve.tokens import Scope
 
 _CELLS: Final = 250
 # So many rows of what is pending are shown at first, and when all are asked for.

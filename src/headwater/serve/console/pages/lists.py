@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 
 from headwater.ick.types import Listed
+from headwater.kernel.declaring import Scope
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import channel_charts
 from headwater.serve.http.messages import Refused
-from headwater.serve.tokens import Scope
 from headwater.views import overview
 
 _SHOWN: Final = 20

@@ -6,6 +6,7 @@ import shlex
 from typing import Final
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.traces import find_row, traced
 from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.calls import Context, PageCall
@@ -14,7 +15,6 @@ from headwater.serve.console.links import consumer_link, group_link, query, stre
 from headwater.serve.console.pages.stream import frame, opened
 from headwater.serve.http.messages import Refused
 from headwater.serve.http.targets import path_part
-from headwater.serve.tokens import Scope
 from headwater.views.traces import TraceStepView
 
 _WORDS: Final = {"consumer": "SQL consumer", "query": "Spark query"}

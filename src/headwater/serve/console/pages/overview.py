@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from headwater.kernel.declaring import Scope
 from headwater.metrics.alarms import Alarm
 from headwater.metrics.history import Series, SpacedPoints
 from headwater.serve.console.calls import Context, PageCall
@@ -16,7 +17,6 @@ from headwater.serve.console.history_charts import STEPS, step_of, store_charts
 from headwater.serve.console.pages.alarms import AlarmButton, button_of, gathered, link_of
 from headwater.serve.console.pages.lagging import Lagging, lagging, worst_of
 from headwater.serve.console.pages.sampled import sampled
-from headwater.serve.tokens import Scope
 
 # Rows that are shown, and those of them that have a spark line: each costs a ring of the history.
 _ROWS: Final = 50

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from headwater.kernel.declaring import Scope
 from headwater.outbox.status import Status
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import outbox_charts
 from headwater.serve.http.messages import Refused
-from headwater.serve.tokens import Scope
 from headwater.spark.queries.status import query_statuses
 from headwater.timed.operating import history, info, list_infos
 

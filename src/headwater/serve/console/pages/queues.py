@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, cast
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats, State
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import queue_charts
@@ -12,7 +13,6 @@ from headwater.serve.console.letter_places import Place
 from headwater.serve.console.links import query
 from headwater.serve.http.messages import Refused
 from headwater.serve.letter_lists import messages_in_queue
-from headwater.serve.tokens import Scope
 from headwater.views import overview
 
 _SHOWN: Final = 25

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from headwater.kernel.declaring import Scope
 from headwater.metrics.alarms import consumer_letters
 from headwater.metrics.sweeps import StoreSample
 from headwater.serve.console.calls import PageCall
-from headwater.serve.tokens import Grant, Scope
+from headwater.serve.tokens import Grant
 
 # While somebody looks, the store is sampled so often, however many look.
 _EVERY_S: Final = 2.0

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 
 from headwater.errors import HeadwaterError
+from headwater.kernel.declaring import Scope
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import info as stream_info
 from headwater.log.registry import list_topics
@@ -25,7 +26,6 @@ from headwater.serve.console.links import (
 )
 from headwater.serve.console.pages.sampled import sampled
 from headwater.serve.http.targets import path_part
-from headwater.serve.tokens import Scope
 from headwater.spark.queries.status import query_statuses
 from headwater.timed.operating import list_infos
 

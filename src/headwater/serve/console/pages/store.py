@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.audit import AUDIT
 from headwater.serve.console.bounded_reads import each_message
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.links import query
 from headwater.serve.http.messages import Refused
-from headwater.serve.tokens import Scope
 from headwater.store.doctor import examine
 
 _NOTES: Final = 100

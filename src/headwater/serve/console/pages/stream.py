@@ -6,6 +6,7 @@ import shlex
 from typing import Any, Final
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Scope
 from headwater.log.compaction_estimate import estimate
 from headwater.log.profile import stream_profile
 from headwater.log.types import Searched, StreamInfo
@@ -18,7 +19,6 @@ from headwater.serve.console.pages.stream_ruler import ruler_of
 from headwater.serve.console.positions import moment_of, steps_of
 from headwater.serve.http.messages import Refused
 from headwater.serve.http.targets import path_part
-from headwater.serve.tokens import Scope
 from headwater.sizes import LIST_BYTES
 
 # How many messages a page shows, and what a search may take before it asks whether to go on.

@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.errors import StoreError
+from headwater.kernel.declaring import Scope
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.http.messages import Refused
-from headwater.serve.tokens import Scope
 from headwater.timeline.farm.full_repair import read_whole
 from headwater.timeline.merging import State, merge
 from headwater.timeline.records import encode

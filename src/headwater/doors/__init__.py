@@ -1,0 +1,1 @@
+"""What all doors are derived from: kinds of objects, and the operations that they declare."""

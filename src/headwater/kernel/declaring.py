@@ -1,0 +1,129 @@
+"""Operations as data: a method says once what every door needs to know about it.
+
+The methods of the asyncio classes are the declarations. Their signatures name the parameters, the
+docstring's first sentence is the summary everywhere, and ``operation`` adds what a signature cannot
+say. The command line, HTTP, RESP, the console, the audit and the reference pages are derived from
+that (``headwater/doors/``).
+
+    @operation(Scope.WRITE, "nacked", says="returned {nacked:pending message}")
+    async def nack(self, *offsets: GivenOffsets, delay_ms: DelayMs = 0) -> int:
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
+
+from headwater.inputs import MAX_MS, Duration
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ROW: Final = "__operation__"
+
+
+class Scope(enum.IntEnum):
+    """What a token allows; the greater includes the lesser."""
+
+    READ = 1
+    WRITE = 2
+    ADMIN = 3
+
+
+class Shape(enum.Enum):
+    """How a parameter is spelled in doors, where its Python type does not say it."""
+
+    PLAIN = "plain"
+    MS = "ms"
+    OFFSETS = "offsets"
+    OFFSETS_BY_PARTITION = "offsets by partition"
+    POSITION = "position"
+    POSITION_BY_PARTITION = "position by partition"
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """What doors say of a parameter and accept for it, beside its name and type.
+
+    ``called`` is its name in doors, if that is another one. ``metavar`` stands for it in the help
+    of a command, ``word`` before it in a command of RESP.
+    """
+
+    help: str
+    shape: Shape = Shape.PLAIN
+    least: int | None = None
+    most: int | None = None
+    called: str = ""
+    metavar: str = ""
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What ``operation`` adds to a signature.
+
+    ``result`` is the name of what the method returns; a record of several fields has none.
+    ``says`` is the sentence for people, and ``says_not`` the one for a result that is false.
+    ``http`` is the method and the last part of the path, ``command`` the name in the command line,
+    ``resp`` the name in RESP; each is made by rule where it is not given. ``asks`` is the question
+    before the command line does it; it may name fields of ``info()``. ``known`` operations are
+    refused for an object that does not exist, although the library would create it. A ``must``
+    that returns False is refused, too. ``absent`` gives the reason why a door does not have it, and
+    ``override`` names the doors in which it is written by hand.
+    """
+
+    scope: Scope
+    result: str = ""
+    says: str = ""
+    says_not: str = ""
+    http: str = ""
+    command: str = ""
+    resp: str = ""
+    asks: str = ""
+    known: bool = False
+    must: bool = False
+    absent: Mapping[str, str] = field(default_factory=dict)
+    override: tuple[str, ...] = ()
+
+
+def operation(scope: Scope, result: str = "", **more: Any) -> Callable[[F], F]:
+    """Declare a method as an operation of every door; see Row for what may be said."""
+    row = Row(scope, result, **more)
+
+    def declare(method: F) -> F:
+        setattr(method, _ROW, row)
+        return method
+
+    return declare
+
+
+def across(declared: Callable[..., Any], **more: Any) -> Callable[[F], F]:
+    """Declare a method of a topic as what another one is for a stream; ``more`` differs from it."""
+    row = row_of(declared)
+    assert row is not None, f"{declared.__name__} is not declared"
+
+    def declare(method: F) -> F:
+        setattr(method, _ROW, replace(row, **more))
+        return method
+
+    return declare
+
+
+def row_of(method: object) -> Row | None:
+    """Return what was declared of a method; None for others."""
+    return getattr(method, _ROW, None)
+
+
+DelayMs: TypeAlias = Annotated[
+    Duration, Param("Milliseconds until they are redelivered.", Shape.MS, 0, MAX_MS)
+]
+AckMs: TypeAlias = Annotated[
+    Duration,
+    Param(
+        "Milliseconds after which a message that is not acknowledged is redelivered.",
+        Shape.MS,
+        1,
+        MAX_MS,
+    ),
+]
