@@ -1,4 +1,4 @@
-"""Groups for asyncio: the same names over the same operations."""
+"""Groups for asyncio: thin shells over the operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AsyncGroup(Generic[D]):
-    """One member's view of a consumer group, for asyncio; see Group."""
+    """One member's view of a consumer group."""
 
     def __init__(self, store: AsyncStore, handle: GroupHandle) -> None:
         self._store = store
@@ -71,7 +71,15 @@ class AsyncGroup(Generic[D]):
         with_info: bool = False,
         max_bytes: int | None = None,
     ) -> list[Message[D]] | WithInfo[Message[D]]:
-        """Take up to ``count`` messages that no other member has; see Group.read."""
+        """Take up to ``count`` messages that no other member has.
+
+        With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, to any
+        member, with a higher ``attempt`` (at least once). ``expire_ms`` after its first delivery it
+        is given up. Without ``ack_ms`` there is nothing to acknowledge (at most once). ``block_ms``
+        waits; blocked members are served in turn. ``retry_ms`` is another name of ``ack_ms``.
+        ``with_info`` returns also the first and last offset that the stream holds. The read takes
+        no more once its messages have ``max_bytes``: it returns fewer, one at least.
+        """
         asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
         if with_info:
             known = await self._run(grouping.read_with_info(*asked))
@@ -80,7 +88,11 @@ class AsyncGroup(Generic[D]):
         return self._handle.stream.decoded(found)
 
     async def ack(self, *offsets: Offsets) -> int:
-        """Acknowledge messages, offsets and ranges; returns how many were pending."""
+        """Acknowledge messages: given as such, by offset, or by range; iterables of them, too.
+
+        A range is a ``range`` or a pair (start, end) with both ends included. Returns how many were
+        pending until now; anything else is left as it is. Raises UnknownGroup.
+        """
         return await self._run(acks.ack(self._handle, offsets))
 
     async def nack(self, *offsets: Offsets, delay_ms: Duration = 0) -> int:
@@ -188,7 +200,11 @@ class AsyncGroup(Generic[D]):
         return await self._run(grouping.remove(self._handle))
 
     async def limit(self, limits: Limits) -> Limits:
-        """Set what the group may deliver, to all members; returns the limits before."""
+        """Set what the group may deliver, to all members; returns the limits before.
+
+        ``Limits`` says what each means; what it does not limit is not limited any more. They apply
+        from now on, also to messages that members already have.
+        """
         return await self._run(limiting.limit(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[int]] | None = None) -> None:
@@ -204,7 +220,10 @@ class AsyncGroup(Generic[D]):
     ) -> Callable[[AsyncWorkerHandler[D]], AsyncWorker]:
         """Make a worker of the function below it, which gets one message at a time.
 
-        See Group.worker.
+        @hw.stream("jobs").group("mailers").worker(concurrency=8)
+        async def send(message): ...
+
+        await send.run()
         """
         from headwater.workers.aio_worker import AsyncWorker
         from headwater.workers.checks import check_options
