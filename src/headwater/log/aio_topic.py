@@ -1,4 +1,4 @@
-"""Topics and their groups for asyncio: the same names over the same operations."""
+"""Topics and their groups for asyncio: thin shells over the operations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 
 class AsyncTopic(Generic[D]):
-    """A topic for asyncio; Topic says what each method promises."""
+    """n streams behind one name; a message goes to the partition of its tag.
+
+    All messages of a tag are in one partition, in order. On a cluster the partitions spread over
+    its servers.
+    """
 
     def __init__(self, store: AsyncStore, handle: topics.TopicHandle, member: str) -> None:
         self._store = store
@@ -73,7 +77,7 @@ class AsyncTopic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Placed:
-        """Append one message to the partition of its tag; see Stream.write."""
+        """Append one message to the partition of its tag; see AsyncStream.write."""
         return await self._store.run(
             topics.write(
                 self._handle,
@@ -94,7 +98,11 @@ class AsyncTopic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
-        """Append (tag, value) pairs; returns the offsets by partition. See Topic.write_many."""
+        """Append (tag, value) pairs, or entries with headers; returns the offsets by partition.
+
+        Atomic within each partition. With ``producer`` and ``sequence`` the whole may be repeated
+        after a failure: what was written is deduplicated.
+        """
         encoded = self._handle.encoded_entries(entries)
         batch = batch_of_entries(encoded, carry=producer is None)
         return await self._store.run(
@@ -109,14 +117,14 @@ class AsyncTopic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
-        """Append Arrow columns, as Stream.append takes them; see Topic.write_many."""
+        """Append Arrow columns, as AsyncStream.append takes them; see write_many."""
         batch = node.from_arrow(arrow_batch)
         return await self._store.run(
             topics.append(self._handle, batch, backlog, producer, sequence)
         )
 
     async def scan(self, *, headers: bool = False) -> AsyncIterator[pa.RecordBatch]:
-        """Yield all messages, partition by partition: partition, and the columns of Stream.scan."""
+        """Yield all messages, partition by partition: partition, and what AsyncStream.scan yields."""
         for place in range(await self.partitions()):
             stream = await self.partition(place)
             async for batch in stream.scan(headers=headers):
@@ -140,7 +148,11 @@ class AsyncTopic(Generic[D]):
         dead_letters: bool | str | None = None,
         ordered: bool = False,
     ) -> AsyncTopicGroup[D]:
-        """Return a member's view of a group over all partitions; see Topic.group."""
+        """Return a member's view of a group over all partitions; see AsyncStream.group.
+
+        ``start`` may also be a mapping from partitions to positions: a new group starts at "first"
+        in those that it does not name. ``max_pending`` holds for each partition.
+        """
         handle = topic_groups.open_group(
             *(self._handle, name, member or self._member, start, max_pending, dead_letters),
             ordered=ordered,
@@ -150,7 +162,7 @@ class AsyncTopic(Generic[D]):
 
 
 class AsyncTopicGroup(Generic[D]):
-    """One member's view of a group over a topic, for asyncio; see TopicGroup."""
+    """One member's view of a group over all partitions of a topic."""
 
     def __init__(self, store: AsyncStore, handle: topic_groups.TopicGroupHandle) -> None:
         self._store = store
@@ -198,7 +210,7 @@ class AsyncTopicGroup(Generic[D]):
         with_info: bool = False,
         max_bytes: int | None = None,
     ) -> list[TopicMessage[D]] | TopicWithInfo[TopicMessage[D]]:
-        """Take up to ``count`` messages that no other member has; see Group.read.
+        """Take up to ``count`` messages that no other member has; see AsyncGroup.read.
 
         ``with_info`` returns also the first and last offset that each partition holds.
         """
@@ -212,8 +224,8 @@ class AsyncTopicGroup(Generic[D]):
     async def ack(self, *messages: InTopic) -> int:
         """Acknowledge messages, (partition, offset) pairs or {partition: offsets}.
 
-        Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many were
-        pending.
+        Iterables of them are taken, too; offsets are what AsyncGroup.ack takes. Returns how many
+        were pending.
         """
         return await self._run(topic_groups.ack(self._handle, messages))
 
@@ -229,7 +241,11 @@ class AsyncTopicGroup(Generic[D]):
         return await self._run(topic_groups.extend(self._handle, messages, held_ms))
 
     async def seek(self, position: TopicStart) -> dict[int, int]:
-        """Set the position of the group in each partition, and return it; see TopicGroup.seek."""
+        """Set the position of the group in each partition, and return it: all before is done.
+
+        ``position`` is "first", "last" or a time for all partitions, or a mapping from partitions
+        to positions, which leaves the others as they are. May be repeated after a failure.
+        """
         return await self._run(topic_groups.seek(self._handle, position))
 
     async def pause(self) -> bool:
@@ -265,7 +281,7 @@ class AsyncTopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> dict[int, Redriven]:
-        """Have dead letters redelivered; see Group.redrive. Returns how many by partition."""
+        """Have dead letters redelivered; see AsyncGroup.redrive. Returns how many by partition."""
         return await self._run(
             topic_groups.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
         )
@@ -278,13 +294,13 @@ class AsyncTopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Forget dead letters: these, those that fit, or the oldest; see Group.discard."""
+        """Forget dead letters: these, those that fit, or the oldest; see AsyncGroup.discard."""
         return await self._run(
             topic_groups.discard(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
     async def fail(self, *failures: Failure) -> int:
-        """Report failed attempts at messages that were read; see Group.fail."""
+        """Report failed attempts at messages that were read; see AsyncGroup.fail."""
         return await self._run(topic_groups.fail(self._handle, failures))
 
     async def release(self, *messages: InTopic) -> int:
@@ -292,7 +308,7 @@ class AsyncTopicGroup(Generic[D]):
         return await self._run(topic_groups.release(self._handle, messages))
 
     async def bury(self, *messages: InTopic, error: BaseException | str | None = None) -> int:
-        """Make dead letters of messages; without any, of what has expired; see Group.bury."""
+        """Make dead letters of messages; without any, of what has expired; see AsyncGroup.bury."""
         return await self._run(topic_groups.bury(self._handle, messages, error))
 
     async def remove(self) -> bool:
@@ -300,7 +316,11 @@ class AsyncTopicGroup(Generic[D]):
         return await self._run(topic_groups.remove(self._handle))
 
     async def limit(self, limits: Limits) -> Limits:
-        """Set what the group may deliver of each tag, to all members; see TopicGroup.limit."""
+        """Set what the group may deliver of each tag, to all members; returns the limits before.
+
+        Raises InvalidInput for limits in all, which cannot be enforced: partitions may be on
+        several servers.
+        """
         return await self._run(limiting.limit_in_topic(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None = None) -> None:
@@ -316,7 +336,7 @@ class AsyncTopicGroup(Generic[D]):
     ) -> Callable[[AsyncTopicHandler[D]], AsyncWorker]:
         """Make a worker of the function below it, which gets one message at a time.
 
-        See Group.worker.
+        See AsyncGroup.worker.
         """
         from headwater.workers.aio_worker import AsyncWorker
         from headwater.workers.checks import check_options

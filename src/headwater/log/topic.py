@@ -1,3 +1,4 @@
+# Generated from aio_topic.py by `make twins`, which renews it: change that file.
 """Topics and their groups for blocking code: thin shells over the operations."""
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Topic(Generic[D]):
         return self._store.run(topics.append(self._handle, batch, backlog, producer, sequence))
 
     def scan(self, *, headers: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield all messages, partition by partition: partition, and the columns of Stream.scan."""
+        """Yield all messages, partition by partition: partition, and what Stream.scan yields."""
         for place in range(self.partitions()):
             stream = self.partition(place)
             for batch in stream.scan(headers=headers):
@@ -220,8 +221,8 @@ class TopicGroup(Generic[D]):
     def ack(self, *messages: InTopic) -> int:
         """Acknowledge messages, (partition, offset) pairs or {partition: offsets}.
 
-        Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many were
-        pending.
+        Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many
+        were pending.
         """
         return self._run(topic_groups.ack(self._handle, messages))
 
