@@ -40,6 +40,8 @@ WORDS = {
     r"\ba(close|next)\b": r"\1",
     r"\bAwaitable\[([\w.]+)\]": r"\1",
     r"\bfor asyncio\b": "for blocking code",
+    r"\bin tasks\b": "in threads",
+    r"\bin this task\b": "in this thread",
     # What is not used is removed afterwards.
     r"(?m)^import asyncio$": "import asyncio\nimport threading\nimport time",
     r"\basyncio\.sleep\b": "time.sleep",

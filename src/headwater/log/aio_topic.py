@@ -124,7 +124,7 @@ class AsyncTopic(Generic[D]):
         )
 
     async def scan(self, *, headers: bool = False) -> AsyncIterator[pa.RecordBatch]:
-        """Yield all messages, partition by partition: partition, and what AsyncStream.scan yields."""
+        """Yield all messages, by partition: partition, and the columns of AsyncStream.scan."""
         for place in range(await self.partitions()):
             stream = await self.partition(place)
             async for batch in stream.scan(headers=headers):

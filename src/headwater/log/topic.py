@@ -121,7 +121,7 @@ class Topic(Generic[D]):
         return self._store.run(topics.append(self._handle, batch, backlog, producer, sequence))
 
     def scan(self, *, headers: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield all messages, partition by partition: partition, and what Stream.scan yields."""
+        """Yield all messages, by partition: partition, and the columns of Stream.scan."""
         for place in range(self.partitions()):
             stream = self.partition(place)
             for batch in stream.scan(headers=headers):
