@@ -19,7 +19,7 @@ REPOSITORY ?= $(shell git remote get-url origin 2>/dev/null \
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
-CODE := $(wildcard src tests bench examples)
+CODE := $(wildcard src tests tools bench examples)
 
 # Tests start hundreds of processes, and each would compile the project anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
@@ -31,7 +31,7 @@ ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell p
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long outside oldest verify check types collected format contracts bench bench-scale docs screenshots lock clean
+.PHONY: help setup demo test test-long outside oldest verify check types collected format twins contracts bench bench-scale docs screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,9 +88,10 @@ oldest: setup ## run tests on the oldest releases of every dependency that are a
 verify: setup ## kill the server, writers and members for ten minutes; nothing may be lost or duplicated
 	@$(VENV)/bin/headwater verify --seconds 600 --writers 6 --members 6 --kills 600
 
-check: setup ## check lint, formatting, types, layers, and that every test can be imported
+check: setup ## check lint, formatting, types, layers, twins, and that every test can be imported
 	@$(RUN) ruff check $(CODE)
 	@$(RUN) ruff format --check $(CODE)
+	@$(RUN) tools.generate_twins --check
 	@$(MAKE) --no-print-directory -j2 types collected
 	@$(VENV)/bin/lint-imports
 
@@ -106,6 +107,9 @@ format: setup ## format the code, and fix what lint can fix
 	@$(RUN) ruff format $(CODE)
 	@$(RUN) ruff check --fix $(CODE)
 	@$(RUN) ruff format --quiet $(CODE)
+
+twins: setup ## write the blocking classes anew from the async ones
+	@$(RUN) tools.generate_twins
 
 contracts: setup ## after a change of a server function's header: renew the pages; after a release: record the contracts
 	@$(RUN) tests.support.contracts $(if $(WORDING),--wording)

@@ -1,4 +1,4 @@
-"""Ick and IckChannel for asyncio: the same names over the same operations."""
+"""Ick and IckChannel for asyncio: thin shells over the operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 class AsyncIck:
-    """An Ick for asyncio; Ick says what each method promises."""
+    """A write-folding dirty list for one consumer, shared with redis-ick 0.1.4 by its keys.
+
+    Members are str or bytes; they come back as str where they are UTF-8, else as bytes. Methods
+    take any number of them: 1000 in one atomic round trip, more in steps of these. All raise
+    NotAnIck when something else is stored under one of the keys.
+    """
 
     def __init__(self, store: AsyncStore, handle: IckHandle) -> None:
         self._run = store.run
@@ -29,31 +34,47 @@ class AsyncIck:
         return f"AsyncIck({self.key!r})"
 
     async def add(self, scores: Scores) -> Added:
-        """Mark members as dirty; returns how many were new, and how many scores fell."""
+        """Mark members as dirty; one that is in the producer set takes the lower score.
+
+        Returns how many were not in the producer set and how many scores fell. A member that is
+        reserved becomes dirty again. The Ick exists afterwards, even when no member was given.
+        """
         return await self._run(single.add(self._handle, scores))
 
     async def reserve(
         self, n: int, backwash: bool = False, *, max_bytes: int | None = None
     ) -> list[tuple[Member, float]]:
-        """Fill the consumer set up to ``n`` members, and return it; see Ick.reserve."""
+        """Fill the consumer set up to ``n`` from the lowest of the producer set, and return it.
+
+        Those are the n lowest, ties by member; each reserve returns them again until they are
+        committed. With ``backwash`` the consumer set is first folded back, so that they are the
+        lowest of all. Once they have ``max_bytes`` no more are returned; the others are reserved,
+        and are returned when these are committed.
+        """
         return (await self._run(single.exchange(self._handle, n, (), backwash, max_bytes)))[1]
 
     async def commit(self, *members: Member) -> int:
-        """Mark members as clean; returns how many were in the consumer set."""
+        """Mark members as clean: remove them from the consumer set; returns how many were in it."""
         return (await self._run(single.exchange(self._handle, 0, members, False)))[0]
 
     async def exchange(
         self, n: int, *members: Member, backwash: bool = False, max_bytes: int | None = None
     ) -> list[tuple[Member, float]]:
-        """Commit members, then reserve, in one call; see Ick.exchange."""
+        """Commit members, then reserve, in one call.
+
+        Raises OutcomeUnknown when the connection broke in between; then reserve again.
+        """
         return (await self._run(single.exchange(self._handle, n, members, backwash, max_bytes)))[1]
 
     async def stats(self) -> dict[str, Any] | None:
-        """Return how large the sets are and between which scores; None without an Ick."""
+        """Return how large the sets are and between which scores; None without an Ick. O(1)."""
         return await self._run(single.stats(self._handle))
 
     async def scan(self) -> AsyncIterator[Listed]:
-        """Yield all members, in no order, without changing anything; see Ick.scan."""
+        """Yield all members, in no order, in pages of about 1000; changes nothing.
+
+        What stays where it is comes at least once; what moves meanwhile may come twice or not.
+        """
         for place in single.PLACES:
             cursor, count = "", next_scan()
             while cursor != "0":
@@ -65,12 +86,16 @@ class AsyncIck:
                     yield found
 
     async def delete(self) -> int:
-        """Remove the Ick; returns how many keys there were."""
+        """Remove the Ick; returns how many keys there were, which is 0 when there was no Ick."""
         return await self._run(single.delete(self._handle))
 
 
 class AsyncIckChannel:
-    """A channel for asyncio; IckChannel says what each method promises."""
+    """A dirty list for any number of consumers: shards behind one name, each leased to one.
+
+    Each object is a consumer of its own. Members are str or bytes; they come back as str where they
+    are UTF-8, else as bytes.
+    """
 
     def __init__(self, store: AsyncStore, handle: ChannelHandle) -> None:
         self._run = store.run
@@ -82,25 +107,49 @@ class AsyncIckChannel:
         return f"AsyncIckChannel({self.name!r})"
 
     async def add(self, scores: Scores, *, not_before: int | dt.datetime | None = None) -> Added:
-        """Mark members as dirty, from a time on if one is given; see IckChannel.add."""
+        """Mark members as dirty; one that is dirty already keeps the lower score.
+
+        Returns how many were not dirty before and how many scores fell. Members are not reserved
+        before ``not_before`` (ms since 1970, or a datetime with its zone); the earlier of two times
+        applies. A member that is reserved becomes dirty again, whatever its consumer does. A repeat
+        does nothing more. Atomic within each shard; one round trip for each.
+        """
         return await self._run(channels.add(self._handle, scores, not_before))
 
     async def reserve(self, n: int, *, max_bytes: int | None = None) -> Batch:
-        """Lease a shard that has members, and reserve up to ``n`` of them."""
+        """Lease a shard that has members, and reserve up to ``n`` of them.
+
+        This consumer gets them again, in turn, until they are committed or released; when the lease
+        runs out they go to another consumer. The lowest scores come first, but one place in eight
+        goes to the member that has waited longest. Falsy when there is nothing. Once they have
+        ``max_bytes`` no more are returned; this consumer gets the others when these are committed.
+        One round trip for each shard that is looked at.
+        """
         return await self._run(channels.reserve(self._handle, n, max_bytes))
 
     async def commit(self, batch: Batch, *members: Member) -> int:
-        """Mark members of a batch, or all of it, as clean; returns how many."""
+        """Mark members of a batch, or all of it, as clean; returns how many.
+
+        A member that became dirty after it was reserved stays dirty. Raises LeaseLost, and changes
+        nothing, when another consumer has taken the shard over. The lease continues for the
+        remaining members.
+        """
         return await self._run(channels.commit(self._handle, batch, members))
 
     async def release(self, batch: Batch, *members: Member, delay_ms: Duration = 0) -> int:
-        """Return members of a batch, or all of it, unprocessed; returns how many."""
+        """Return members of a batch, or all of it, unprocessed; reserved again after ``delay_ms``.
+
+        Returns how many were still reserved. Raises LeaseLost as commit does.
+        """
         return await self._run(channels.release(self._handle, batch, members, delay_ms))
 
     async def renew(
         self, batch: Batch, *, ack_ms: Duration | None = None, lease_ms: Duration | None = None
     ) -> int:
-        """Renew the lease of a batch; returns until when, in ms since 1970."""
+        """Renew the lease of a batch; returns until when, in ms since 1970.
+
+        0 when nothing of it is reserved any more. Raises LeaseLost as commit does.
+        """
         held_ms = deadline(ack_ms, lease_ms, "lease_ms")
         return await self._run(channels.renew(self._handle, batch, held_ms))
 
@@ -109,11 +158,14 @@ class AsyncIckChannel:
         return await self._run(inspecting.consumers(self._handle))
 
     async def stats(self) -> ChannelStats | None:
-        """Return how many members are in each state; None when there is no channel."""
+        """Return how many members are in each state; None when there is no channel. O(shards)."""
         return await self._run(inspecting.stats(self._handle))
 
     async def scan(self, shard: int | None = None) -> AsyncIterator[Listed]:
-        """Yield all members, or those of a shard, in no order; see IckChannel.scan."""
+        """Yield all members, or those of a shard, in no order, in pages; changes nothing.
+
+        What stays where it is comes at least once; what moves meanwhile may come twice or not.
+        """
         for epoch, number, place in await self._run(channels.parts(self._handle, shard)):
             cursor, count = "", next_scan()
             while cursor != "0":
@@ -125,7 +177,12 @@ class AsyncIckChannel:
                     yield found
 
     async def reshard(self, shards: int) -> Layout:
-        """Change the number of shards while in use; see IckChannel.reshard."""
+        """Change the number of shards while in use, as far as can be done now.
+
+        Members move without loss. Where leases of the layout before are in force, nothing is
+        reserved until they end; then consumers, the housekeeper or another reshard finish the
+        change.
+        """
         return await self._run(layout.reshard(self._handle, shards))
 
     async def delete(self) -> bool:

@@ -1,4 +1,4 @@
-"""Groups for asyncio: the same names over the same operations."""
+"""Groups for asyncio: thin shells over the operations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AsyncGroup(Generic[D]):
-    """One member's view of a consumer group, for asyncio; see Group."""
+    """One member's view of a consumer group."""
 
     def __init__(self, store: AsyncStore, handle: GroupHandle) -> None:
         self._store = store
@@ -72,7 +72,15 @@ class AsyncGroup(Generic[D]):
         with_info: bool = False,
         max_bytes: int | None = None,
     ) -> list[Message[D]] | WithInfo[Message[D]]:
-        """Take up to ``count`` messages that no other member has; see Group.read."""
+        """Take up to ``count`` messages that no other member has.
+
+        With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, to any
+        member, with a higher ``attempt`` (at least once). ``expire_ms`` after its first delivery it
+        is given up. Without ``ack_ms`` there is nothing to acknowledge (at most once). ``block_ms``
+        waits; blocked members are served in turn. ``retry_ms`` is another name of ``ack_ms``.
+        ``with_info`` returns also the first and last offset that the stream holds. The read takes
+        no more once its messages have ``max_bytes``: it returns fewer, one at least.
+        """
         asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
         if with_info:
             known = await self._run(grouping.read_with_info(*asked))
@@ -82,7 +90,11 @@ class AsyncGroup(Generic[D]):
 
     @operation(Scope.WRITE, "acked", says="acknowledged {acked:pending message}")
     async def ack(self, *offsets: GivenOffsets) -> int:
-        """Acknowledge messages, offsets and ranges; returns how many were pending."""
+        """Acknowledge messages: they are done. Returns how many were pending.
+
+        They are given as such, by offset, or by range, which is a ``range`` or a pair (start, end)
+        with both ends included; iterables of them are taken, too. Raises UnknownGroup.
+        """
         return await self._run(acks.ack(self._handle, offsets))
 
     @operation(Scope.WRITE, "nacked", says="returned {nacked:pending message}")
@@ -206,7 +218,11 @@ class AsyncGroup(Generic[D]):
         Scope.ADMIN, "before", known=True, http="PUT limits", override=("command line", "RESP")
     )
     async def limit(self, limits: Limits) -> Limits:
-        """Set what the group may deliver, to all members; returns the limits before."""
+        """Set what the group may deliver, to all members; returns the limits before.
+
+        ``Limits`` says what each means; what it does not limit is not limited any more. They apply
+        from now on, also to messages that members already have.
+        """
         return await self._run(limiting.limit(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[int]] | None = None) -> None:
@@ -222,7 +238,10 @@ class AsyncGroup(Generic[D]):
     ) -> Callable[[AsyncWorkerHandler[D]], AsyncWorker]:
         """Make a worker of the function below it, which gets one message at a time.
 
-        See Group.worker.
+        @hw.stream("jobs").group("mailers").worker(concurrency=8)
+        async def send(message): ...
+
+        await send.run()
         """
         from headwater.workers.aio_worker import AsyncWorker
         from headwater.workers.checks import check_options

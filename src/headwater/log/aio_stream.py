@@ -1,4 +1,4 @@
-"""Streams for asyncio: the same names over the same operations."""
+"""Streams for asyncio: thin shells over the operations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
 
 class AsyncStream(Generic[D]):
-    """A stream for asyncio; Stream says what each method promises."""
+    """A durable sequence of messages with dense offsets from 1.
+
+    Its first write creates it; before that it reads as empty.
+    """
 
     def __init__(self, store: AsyncStore, handle: StreamHandle, member: str) -> None:
         self._run = store.run
@@ -63,17 +66,17 @@ class AsyncStream(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> int:
-        """Append one message and return its offset; see Stream.write."""
+        """Append one message and return its offset.
+
+        It is in the log when this returns. ``backlog`` then evicts old messages so that at least
+        that many remain; it never passes a registered reader. ``headers`` are a small map beside
+        the value, of names to bytes or str. Raises OutcomeUnknown when the connection broke in
+        between; with ``producer`` and ``sequence`` the client repeats the write instead, as
+        write_many does. One round trip.
+        """
+        encoded = self._handle.encoded(value)
         return await self._run(
-            writing.write(
-                self._handle,
-                tag,
-                self._handle.encoded(value),
-                backlog,
-                headers,
-                producer,
-                sequence,
-            )
+            writing.write(self._handle, tag, encoded, backlog, headers, producer, sequence)
         )
 
     async def write_many(
@@ -84,7 +87,14 @@ class AsyncStream(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> range:
-        """Append entries, all or none; returns their offsets. See Stream.write_many."""
+        """Append (tag, value) pairs, all or none, and return their offsets.
+
+        An entry may also be (tag, value, headers), or a message that was read, which is copied.
+        With ``producer`` and ``sequence`` (increasing per producer) a repeat changes nothing and
+        returns the offsets of the first time; the last 128 sequences of a producer are remembered.
+        Raises StaleSequence for an older one, and ReusedSequence for one with other content. One
+        round trip.
+        """
         return await self._run(
             writing.write_many(
                 self._handle, self._handle.encoded_entries(entries), backlog, producer, sequence
@@ -99,7 +109,10 @@ class AsyncStream(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> range:
-        """Append Arrow columns; see Stream.append."""
+        """Append Arrow columns tag, value and, if present, time and headers (map<string, binary>).
+
+        Without headers, no row is touched.
+        """
         batch = node.from_arrow(arrow_batch)
         return await self._run(writing.append(self._handle, batch, backlog, producer, sequence))
 
@@ -111,18 +124,33 @@ class AsyncStream(Generic[D]):
         place: int = 0,
         keep_ms: Duration = staging.STAGED_MS,
     ) -> int:
-        """Stage Arrow columns, to be published later; see Stream.stage."""
+        """Stage Arrow columns, as append takes them, to be published later.
+
+        ``into`` names the staging. The first batch goes to place 0, each next one to the place
+        that the one before returned; so a repeat changes nothing. No reader sees a staging, and the
+        server drops it when nothing is added for ``keep_ms``. Raises StagingGone. One round trip.
+        """
         batch = node.from_arrow(arrow_batch)
         return await self._run(staging.stage(self._handle, batch, into, place, keep_ms))
 
     async def publish(
         self, *stagings: str, producer: str, sequence: int, content: str | None = None
     ) -> Published:
-        """Append what is staged under these names, in order and once; see Stream.publish."""
+        """Append what is staged under these names, in order, once for each (producer, sequence).
+
+        A publish that has begun will be in the stream as a whole: a repeat by any client, or the
+        housekeeper, finishes it. A repeat drops what is staged under the names it is given, and
+        returns where the first one is. Raises StagingGone when one of them is not there, and
+        StaleSequence; then nothing has happened. ``content`` is a digest of what they hold, in hex:
+        a repeat with another one raises ReusedSequence. A round trip for each 256 nodes or 8 MiB.
+        """
         return await self._run(staging.publish(self._handle, stagings, producer, sequence, content))
 
     async def unstage(self, *stagings: str) -> int:
-        """Drop what is staged under these names; returns how many were there."""
+        """Drop what is staged under these names; returns how many were there.
+
+        A staging that is being published stays.
+        """
         return await self._run(staging.unstage(self._handle, stagings))
 
     @overload
@@ -151,7 +179,14 @@ class AsyncStream(Generic[D]):
         block_ms: Duration | float | None = None,
         with_info: bool = False,
     ) -> list[Message[D] | None] | WithInfo[Message[D] | None]:
-        """Read up to ``count`` messages from ``offset`` on; see Stream.read."""
+        """Read up to ``count`` messages from ``offset`` on.
+
+        Place i of the list belongs to ``offset + i``; it is None when that message was evicted
+        or compacted away. The list is shorter at the end of the stream, and empty beyond it; then
+        ``block_ms`` waits for the offset to be written. ``with_info`` returns also the first and
+        last offset that the stream holds, of the same reply; a count of 0 asks for these alone.
+        O(log n) to find the place; one round trip for each 4 MiB.
+        """
         found, first, last = await self._run(
             reading.read(self._handle, offset, count, block_ms, with_info=with_info)
         )
@@ -166,7 +201,13 @@ class AsyncStream(Generic[D]):
         block_ms: Duration | float | None = None,
         max_bytes: int | None = None,
     ) -> Passage[D]:
-        """Read on from ``offset``, over holes and gaps; see Stream.read_from."""
+        """Read on from ``offset``: up to ``count`` messages, and the offset to continue from.
+
+        This is for readers that keep their own position. It returns fewer messages when they have
+        ``max_bytes`` or are large: memory stays bounded. Holes that compaction left are passed
+        over; evicted offsets are returned as an exact gap. ``block_ms`` waits while there is
+        nothing to see.
+        """
         found = reading.read_from(self._handle, offset, count, block_ms, max_bytes=max_bytes)
         passage = await self._run(found)
         return Passage(self._handle.decoded(passage.messages), *passage[1:])
@@ -174,7 +215,11 @@ class AsyncStream(Generic[D]):
     async def scan(
         self, start: int | None = None, stop: int | None = None, *, headers: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
-        """Yield the messages of start..stop-1 as record batches; see Stream.scan."""
+        """Yield the messages of start..stop-1 as record batches: offset, tag, value, time.
+
+        With ``headers``, a further column has them: map<string, binary>. The scan ends where the
+        stream ends when it gets there. Evicted and compacted offsets are left out.
+        """
         at, end = reading.scan_range(start, stop)
         while at and at < end:
             batches, at, *_ = await self._run(
@@ -196,7 +241,13 @@ class AsyncStream(Generic[D]):
         max_ms: int | None = None,
         max_bytes: int | None = None,
     ) -> Searched[D]:
-        """Search for messages within a budget; see Stream.search."""
+        """Search for messages by tag, by a text in the value, by a field of a JSON value.
+
+        In ``tag`` a * stands for any text; ``where`` is like ``fare.amount>12``. All that are given
+        must hold. It begins at ``start``, or at the end with ``newest_first``, reads all messages
+        on its way, and stops after ``count`` or ``max_bytes`` found, ``max_messages`` looked at or
+        ``max_ms``: then ``next`` of the answer is where to continue.
+        """
         asked = searching.SearchRequest(
             tag, text, where, start, newest_first, count, max_messages, max_ms, max_bytes
         )
@@ -212,11 +263,19 @@ class AsyncStream(Generic[D]):
         return await self._run(reading.offset_at(self._handle, time_ms))
 
     async def newest_sequence(self, producer: str) -> int | None:
-        """Return the newest sequence of a producer that is remembered, or None."""
+        """Return the newest sequence of a producer that is remembered; None when there is none.
+
+        A producer that starts again continues from there.
+        """
         return await self._run(reading.newest_sequence(self._handle.key, producer))
 
     async def evict(self, n: int, *, past_readers: bool = True) -> int:
-        """Evict all messages up to ``n``, or all but the newest -n; see Stream.evict."""
+        """Evict all messages up to offset ``n``, or, for -n, all but the newest n.
+
+        Returns how many. Where compaction left holes, a few more than n may stay, never fewer.
+        Readers that still needed the messages are not waited for; each gets its gap reported.
+        Without ``past_readers`` all stay that a group or a registered reader still needs.
+        """
         return await self._run(retention.evict(self._handle, n, past_readers))
 
     async def retain(
@@ -228,18 +287,31 @@ class AsyncStream(Generic[D]):
         max_idle_ms: Duration | None = None,
         force: bool = False,
     ) -> Retained:
-        """Set how much is kept, and evict what is beyond it now; see Stream.retain."""
+        """Set how much is kept, and evict what is beyond it now.
+
+        Eviction never passes the slowest group or registered reader unless ``force``; one that was
+        silent for longer than ``max_idle_ms`` is not waited for, and gets its gap reported when it
+        reads again. ``headwater keep`` applies the policy from then on. Without any limit,
+        everything is kept.
+        """
         policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
         return await self._run(retention.retain(self._handle.key, policy, force))
 
     async def compact(self, *, marker_ms: Duration = compaction.MARKER_MS) -> int:
-        """Keep the last message of every tag; see Stream.compact."""
+        """Keep the last message of every tag; returns how many messages were removed.
+
+        Offsets stay. An empty value marks a tag as deleted; the mark is removed once it is older
+        than ``marker_ms`` and every registered reader is past it.
+        """
         return await self._run(compaction.compact(self._handle, marker_ms))
 
     async def auto_compact(
         self, on: bool = True, *, marker_ms: Duration = compaction.MARKER_MS
     ) -> None:
-        """Ask ``headwater keep`` to compact from now on, or no longer."""
+        """Ask ``headwater keep`` to compact from now on, or no longer.
+
+        It does so when at least half of the messages are newer than the last compaction.
+        """
         await self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
 
     async def seal(self) -> int:
@@ -251,7 +323,7 @@ class AsyncStream(Generic[D]):
         await self._run(retention.set_reader(self._handle.key, reader, offset))
 
     async def seek_reader(self, reader: str, position: Start) -> int:
-        """Set which offset a reader outside the log needs next, and return it; see Group.seek."""
+        """Set which offset a reader outside the log needs next; returns it. See AsyncGroup.seek."""
         return await self._run(retention.seek_reader(self._handle, reader, position))
 
     async def forget_reader(self, reader: str) -> None:
@@ -272,7 +344,15 @@ class AsyncStream(Generic[D]):
         dead_letters: bool | str | None = None,
         ordered: bool = False,
     ) -> AsyncGroup[D]:
-        """Return a member's view of a group; its first read creates the group. See Stream.group."""
+        """Return a member's view of a group; its first read creates the group.
+
+        A new group starts at "first", "last" (only what comes later), an offset, or a datetime.
+        ``max_pending`` stops new deliveries while this many messages await their ack (0: no limit).
+        ``dead_letters`` keeps what expires in a stream: True for one named after the group, or a
+        name. None leaves both as the group has them. ``ordered`` has the group keep the order of
+        each tag, for all its members and permanently: a message is delivered when the earlier
+        messages of its tag are acknowledged or buried.
+        """
         options = GroupOptions(start, max_pending, dead_letters, ordered)
         handle = GroupHandle(self._handle, name, member or self._member, options)
         return AsyncGroup(self._store, handle)

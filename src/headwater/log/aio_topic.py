@@ -1,4 +1,4 @@
-"""Topics and their groups for asyncio: the same names over the same operations."""
+"""Topics and their groups for asyncio: thin shells over the operations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 
 
 class AsyncTopic(Generic[D]):
-    """A topic for asyncio; Topic says what each method promises."""
+    """n streams behind one name; a message goes to the partition of its tag.
+
+    All messages of a tag are in one partition, in order. On a cluster the partitions spread over
+    its servers.
+    """
 
     def __init__(self, store: AsyncStore, handle: topics.TopicHandle, member: str) -> None:
         self._store = store
@@ -75,7 +79,7 @@ class AsyncTopic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Placed:
-        """Append one message to the partition of its tag; see Stream.write."""
+        """Append one message to the partition of its tag; see AsyncStream.write."""
         return await self._store.run(
             topics.write(
                 self._handle,
@@ -96,7 +100,11 @@ class AsyncTopic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
-        """Append (tag, value) pairs; returns the offsets by partition. See Topic.write_many."""
+        """Append (tag, value) pairs, or entries with headers; returns the offsets by partition.
+
+        Atomic within each partition. With ``producer`` and ``sequence`` the whole may be repeated
+        after a failure: what was written is deduplicated.
+        """
         encoded = self._handle.encoded_entries(entries)
         batch = batch_of_entries(encoded, carry=producer is None)
         return await self._store.run(
@@ -111,14 +119,14 @@ class AsyncTopic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
-        """Append Arrow columns, as Stream.append takes them; see Topic.write_many."""
+        """Append Arrow columns, as AsyncStream.append takes them; see write_many."""
         batch = node.from_arrow(arrow_batch)
         return await self._store.run(
             topics.append(self._handle, batch, backlog, producer, sequence)
         )
 
     async def scan(self, *, headers: bool = False) -> AsyncIterator[pa.RecordBatch]:
-        """Yield all messages, partition by partition: partition, and the columns of Stream.scan."""
+        """Yield all messages, by partition: partition, and the columns of AsyncStream.scan."""
         for place in range(await self.partitions()):
             stream = await self.partition(place)
             async for batch in stream.scan(headers=headers):
@@ -142,7 +150,11 @@ class AsyncTopic(Generic[D]):
         dead_letters: bool | str | None = None,
         ordered: bool = False,
     ) -> AsyncTopicGroup[D]:
-        """Return a member's view of a group over all partitions; see Topic.group."""
+        """Return a member's view of a group over all partitions; see AsyncStream.group.
+
+        ``start`` may also be a mapping from partitions to positions: a new group starts at "first"
+        in those that it does not name. ``max_pending`` holds for each partition.
+        """
         handle = topic_groups.open_group(
             *(self._handle, name, member or self._member, start, max_pending, dead_letters),
             ordered=ordered,
@@ -152,7 +164,7 @@ class AsyncTopic(Generic[D]):
 
 
 class AsyncTopicGroup(Generic[D]):
-    """One member's view of a group over a topic, for asyncio; see TopicGroup."""
+    """One member's view of a group over all partitions of a topic."""
 
     def __init__(self, store: AsyncStore, handle: topic_groups.TopicGroupHandle) -> None:
         self._store = store
@@ -200,7 +212,7 @@ class AsyncTopicGroup(Generic[D]):
         with_info: bool = False,
         max_bytes: int | None = None,
     ) -> list[TopicMessage[D]] | TopicWithInfo[TopicMessage[D]]:
-        """Take up to ``count`` messages that no other member has; see Group.read.
+        """Take up to ``count`` messages that no other member has; see AsyncGroup.read.
 
         ``with_info`` returns also the first and last offset that each partition holds.
         """
@@ -213,10 +225,10 @@ class AsyncTopicGroup(Generic[D]):
 
     @across(AsyncGroup.ack)
     async def ack(self, *messages: GivenInTopic) -> int:
-        """Acknowledge messages, (partition, offset) pairs or {partition: offsets}.
+        """Acknowledge messages: they are done. Returns how many were pending.
 
-        Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many were
-        pending.
+        They are given as such, as (partition, offset) pairs, as {partition: offsets}, or as
+        iterables of those; offsets are what AsyncGroup.ack takes.
         """
         return await self._run(topic_groups.ack(self._handle, messages))
 
@@ -232,7 +244,11 @@ class AsyncTopicGroup(Generic[D]):
 
     @across(AsyncGroup.seek, override=("command line",))
     async def seek(self, position: TopicPosition) -> dict[int, int]:
-        """Set the position of the group in each partition, and return it; see TopicGroup.seek."""
+        """Set the position of the group in each partition, and return it: all before is done.
+
+        ``position`` is "first", "last" or a time for all partitions, or a mapping from partitions
+        to positions, which leaves the others as they are. May be repeated after a failure.
+        """
         return await self._run(topic_groups.seek(self._handle, position))
 
     @across(AsyncGroup.pause)
@@ -270,7 +286,7 @@ class AsyncTopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> dict[int, Redriven]:
-        """Have dead letters redelivered; see Group.redrive. Returns how many by partition."""
+        """Have dead letters redelivered; see AsyncGroup.redrive. Returns how many by partition."""
         return await self._run(
             topic_groups.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
         )
@@ -283,13 +299,13 @@ class AsyncTopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Forget dead letters: these, those that fit, or the oldest; see Group.discard."""
+        """Forget dead letters: these, those that fit, or the oldest; see AsyncGroup.discard."""
         return await self._run(
             topic_groups.discard(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
     async def fail(self, *failures: Failure) -> int:
-        """Report failed attempts at messages that were read; see Group.fail."""
+        """Report failed attempts at messages that were read; see AsyncGroup.fail."""
         return await self._run(topic_groups.fail(self._handle, failures))
 
     @across(AsyncGroup.release)
@@ -299,7 +315,10 @@ class AsyncTopicGroup(Generic[D]):
 
     @across(AsyncGroup.bury)
     async def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:
-        """Make dead letters of messages; without any, of what has expired; see Group.bury."""
+        """Make dead letters of messages; without any, of what has expired. Returns how many.
+
+        See AsyncGroup.bury.
+        """
         return await self._run(topic_groups.bury(self._handle, messages, error))
 
     @across(AsyncGroup.remove)
@@ -309,7 +328,11 @@ class AsyncTopicGroup(Generic[D]):
 
     @across(AsyncGroup.limit)
     async def limit(self, limits: Limits) -> Limits:
-        """Set what the group may deliver of each tag, to all members; see TopicGroup.limit."""
+        """Set what the group may deliver of each tag, to all members; returns the limits before.
+
+        Raises InvalidInput for limits in all, which cannot be enforced: partitions may be on
+        several servers.
+        """
         return await self._run(limiting.limit_in_topic(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None = None) -> None:
@@ -325,7 +348,7 @@ class AsyncTopicGroup(Generic[D]):
     ) -> Callable[[AsyncTopicHandler[D]], AsyncWorker]:
         """Make a worker of the function below it, which gets one message at a time.
 
-        See Group.worker.
+        See AsyncGroup.worker.
         """
         from headwater.workers.aio_worker import AsyncWorker
         from headwater.workers.checks import check_options

@@ -1,3 +1,4 @@
+# Generated from aio_group.py by `make twins`, which renews it: change that file.
 """Groups for blocking code: thin shells over the operations."""
 
 from __future__ import annotations
@@ -90,10 +91,10 @@ class Group(Generic[D]):
 
     @operation(Scope.WRITE, "acked", says="acknowledged {acked:pending message}")
     def ack(self, *offsets: GivenOffsets) -> int:
-        """Acknowledge messages: given as such, by offset, or by range; iterables of them, too.
+        """Acknowledge messages: they are done. Returns how many were pending.
 
-        A range is a ``range`` or a pair (start, end) with both ends included. Returns how many were
-        pending until now; anything else is left as it is. Raises UnknownGroup.
+        They are given as such, by offset, or by range, which is a ``range`` or a pair (start, end)
+        with both ends included; iterables of them are taken, too. Raises UnknownGroup.
         """
         return self._run(acks.ack(self._handle, offsets))
 

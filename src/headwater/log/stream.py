@@ -1,3 +1,4 @@
+# Generated from aio_stream.py by `make twins`, which renews it: change that file.
 """Streams for blocking code: thin shells over the operations."""
 
 from __future__ import annotations
@@ -223,7 +224,8 @@ class Stream(Generic[D]):
         at, end = reading.scan_range(start, stop)
         while at and at < end:
             batches, at, *_ = self._run(reading.scan_part(self._handle, at, end, headers=headers))
-            yield from map(with_maps, batches) if headers else batches
+            for batch in batches:
+                yield with_maps(batch) if headers else batch
 
     def search(
         self,
@@ -318,7 +320,7 @@ class Stream(Generic[D]):
         self._run(retention.set_reader(self._handle.key, reader, offset))
 
     def seek_reader(self, reader: str, position: Start) -> int:
-        """Set which offset a reader outside the log needs next, and return it; see Group.seek."""
+        """Set which offset a reader outside the log needs next; returns it. See Group.seek."""
         return self._run(retention.seek_reader(self._handle, reader, position))
 
     def forget_reader(self, reader: str) -> None:

@@ -1,3 +1,4 @@
+# Generated from aio_topic.py by `make twins`, which renews it: change that file.
 """Topics and their groups for blocking code: thin shells over the operations."""
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Topic(Generic[D]):
         return self._store.run(topics.append(self._handle, batch, backlog, producer, sequence))
 
     def scan(self, *, headers: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield all messages, partition by partition: partition, and the columns of Stream.scan."""
+        """Yield all messages, by partition: partition, and the columns of Stream.scan."""
         for place in range(self.partitions()):
             stream = self.partition(place)
             for batch in stream.scan(headers=headers):
@@ -221,10 +222,10 @@ class TopicGroup(Generic[D]):
 
     @across(Group.ack)
     def ack(self, *messages: GivenInTopic) -> int:
-        """Acknowledge messages, (partition, offset) pairs or {partition: offsets}.
+        """Acknowledge messages: they are done. Returns how many were pending.
 
-        Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many were
-        pending.
+        They are given as such, as (partition, offset) pairs, as {partition: offsets}, or as
+        iterables of those; offsets are what Group.ack takes.
         """
         return self._run(topic_groups.ack(self._handle, messages))
 
@@ -311,7 +312,10 @@ class TopicGroup(Generic[D]):
 
     @across(Group.bury)
     def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:
-        """Make dead letters of messages; without any, of what has expired; see Group.bury."""
+        """Make dead letters of messages; without any, of what has expired. Returns how many.
+
+        See Group.bury.
+        """
         return self._run(topic_groups.bury(self._handle, messages, error))
 
     @across(Group.remove)

@@ -1,4 +1,4 @@
-"""Queues for asyncio: the same names over the same operations."""
+"""Queues for asyncio: a thin shell over the operations."""
 
 from __future__ import annotations
 
@@ -38,15 +38,11 @@ from headwater.store.pacing import Pace
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
-    from headwater.workers.aio_queue_worker import (
-        AsyncHandler,
-        AsyncQueueWorker,
-        WorkerOptions,
-    )
+    from headwater.workers.aio_queue_worker import AsyncHandler, AsyncQueueWorker, WorkerOptions
 
 
 class AsyncQueue(Generic[D]):
-    """A queue for asyncio; Queue says what each method promises."""
+    """A queue of messages, each for one consumer. It is created by its first push."""
 
     def __init__(self, store: AsyncStore, handle: QueueHandle) -> None:
         self._store = store
@@ -70,7 +66,15 @@ class AsyncQueue(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> str:
-        """Put one message into the queue and return its id; see Queue.push."""
+        """Put one message into the queue and return its id.
+
+        It is delivered ``delay_ms`` from now at the earliest, higher ``priority`` first, and not
+        at all after ``ttl_ms``. A ``dedupe`` key that was pushed within the last ``dedupe_ms`` adds
+        nothing and returns the first id. ``headers`` are a small map beside the value, of names to
+        bytes or str. Raises OutcomeUnknown when the connection broke in between; with a key, or
+        with ``producer`` and ``sequence`` as push_many takes them, the client repeats the push
+        instead. One round trip.
+        """
         return await self._run(
             pushing.push(
                 self._handle,
@@ -99,7 +103,14 @@ class AsyncQueue(Generic[D]):
         sequence: int | None = None,
         headers: HeadersOfMany | None = None,
     ) -> list[str]:
-        """Put messages into the queue, all or none, and return their ids; see Queue.push_many."""
+        """Put messages into the queue, all or none, and return their ids.
+
+        ``dedupe`` names a key for each value, ``headers`` is a map for all of them or one for each.
+        With ``producer`` and ``sequence`` (increasing per producer) a repeat changes nothing and
+        returns the ids of the first time; the last 128 sequences of a producer are remembered.
+        Raises StaleSequence for an older one, and ReusedSequence for one with other content. One
+        round trip.
+        """
         return await self._run(
             pushing.push_many(
                 self._handle,
@@ -124,18 +135,33 @@ class AsyncQueue(Generic[D]):
         retry_ms: Duration | None = None,
         max_bytes: int | None = None,
     ) -> list[Delivery[D]]:
-        """Take up to ``count`` messages, waiting for a first one if asked; see Queue.pop."""
-        found = await self._run(
-            popping.pop(self._handle, count, deadline(ack_ms, retry_ms), block_ms, max_bytes)
-        )
+        """Take up to ``count`` messages.
+
+        With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, with a
+        higher ``attempt`` (at least once). Without, it is gone when it is delivered (at most once).
+        ``block_ms`` waits for a first message; the consumer that has waited longest is served
+        first. ``retry_ms`` is another name of ``ack_ms``. No more are taken once they have
+        ``max_bytes``, headers included. One round trip for up to 1000 messages or 4 MiB.
+        """
+        ack_ms = deadline(ack_ms, retry_ms)
+        found = await self._run(popping.pop(self._handle, count, ack_ms, block_ms, max_bytes))
         return self._handle.decoded(found)
 
     async def ack(self, *deliveries: Deliveries) -> int:
-        """Acknowledge deliveries or receipts; returns how many were still this consumer's."""
+        """Acknowledge deliveries, or receipts, or iterables of them.
+
+        Returns how many messages were still this consumer's. A delivery whose deadline is over, or
+        that was acknowledged or returned before, counts 0 and changes nothing, even if another
+        consumer has the message by now.
+        """
         return await self._run(acks.ack(self._handle, deliveries))
 
     async def nack(self, *deliveries: Deliveries, delay_ms: Duration = 0) -> int:
-        """Return messages as failed, to be redelivered or buried; see Queue.nack."""
+        """Return messages as failed; returns how many were still this consumer's.
+
+        They are redelivered after ``delay_ms`` or the queue's back-off, whichever is longer; or
+        become dead letters, when that was their last attempt.
+        """
         return await self._run(acks.nack(self._handle, deliveries, delay_ms))
 
     async def fail(self, *failures: Failure) -> int:
@@ -153,7 +179,7 @@ class AsyncQueue(Generic[D]):
         return await self._run(failing.bury(self._handle, deliveries, error))
 
     async def release(self, *deliveries: Deliveries) -> int:
-        """Return messages untried: they are redelivered at once; see Queue.release."""
+        """Return messages untried: they are redelivered at once; the attempt does not count."""
         return await self._run(acks.release(self._handle, deliveries))
 
     async def extend(
@@ -173,11 +199,20 @@ class AsyncQueue(Generic[D]):
     async def peek(
         self, count: int = 10, *, state: State = "ready", max_bytes: int | None = None
     ) -> list[QueueItem]:
-        """Return the messages of a state that come first, without taking them; see Queue.peek."""
+        """Return the messages of a state that come first, without taking them.
+
+        Ready ones are in the order in which ``pop`` takes them, delayed and unacked ones are by
+        priority and then by time, dead letters by the time at which they were given up. There are
+        no more once they have ``max_bytes``.
+        """
         return await self._run(peeking.peek(self._handle, count, state, max_bytes))
 
     async def scan(self, *states: State) -> AsyncIterator[QueueItem]:
-        """Yield all messages, or those of some states, without taking them; see Queue.scan."""
+        """Yield all messages, or those of some states, without taking them, in bounded pages.
+
+        A message that stays where it is meanwhile is seen once. One that moves may be seen twice,
+        or not at all.
+        """
         rest = await self._run(inspecting.spots_of(self._handle, states))
         while rest:
             items, rest = await self._run(inspecting.page(self._handle, rest))
@@ -193,17 +228,26 @@ class AsyncQueue(Generic[D]):
         backoff_ms: Duration | None = None,
         longest_backoff_ms: Duration | None = None,
     ) -> QueueSettings:
-        """Set how often messages are tried and the delay in between; see Queue.configure."""
+        """Set how often messages are tried and the delay in between; None leaves it.
+
+        After ``max_attempts`` deliveries without an ack (0: no limit) a message becomes a dead
+        letter. ``backoff`` is "none", "fixed" or "exponential"; each message is delayed for a
+        random part of it, between half and all. This applies to every consumer, from now on.
+        """
         return await self._run(
             upkeep.configure(self._handle, max_attempts, backoff, backoff_ms, longest_backoff_ms)
         )
 
     async def limit(self, limits: Limits) -> Limits:
-        """Set what the queue may deliver, to all consumers; returns the limits before."""
+        """Set what the queue may deliver, to all consumers; returns the limits before.
+
+        ``Limits`` says what each means; what it does not limit is not limited any more. Messages of
+        a queue have no key: raises InvalidInput for limits per key.
+        """
         return await self._run(upkeep.limit(self._handle, limits))
 
     async def pause(self) -> bool:
-        """Deliver nothing until ``resume``; returns whether that changed anything."""
+        """Deliver nothing until ``resume``; pushes and acks work. Returns whether it changed."""
         return await self._run(upkeep.pause(self._handle, True))
 
     async def resume(self) -> bool:
@@ -225,7 +269,11 @@ class AsyncQueue(Generic[D]):
         matching: LetterFilter | None = None,
         max_bytes: int | None = None,
     ) -> list[QueueItem]:
-        """Return the messages that were given up, of those that fit; see Queue.dead."""
+        """Return the messages that were given up, of those that fit, the oldest first.
+
+        A filter costs a look at every letter before the last one that is returned. There are no
+        more once they have ``max_bytes``.
+        """
         return await self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
     async def redrive(
@@ -269,7 +317,13 @@ class AsyncQueue(Generic[D]):
     def worker(
         self, **options: Unpack[WorkerOptions]
     ) -> Callable[[AsyncHandler[D]], AsyncQueueWorker]:
-        """Make a worker of the async function below it, which gets one Delivery at a time."""
+        """Make a worker of the function below it, which gets one Delivery at a time.
+
+        @hw.queue("mail").worker(concurrency=8)
+        async def send(delivery): ...
+
+        await send.run()
+        """
         from headwater.workers.aio_queue_worker import AsyncQueueWorker
         from headwater.workers.checks import check_options
 

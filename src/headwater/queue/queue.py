@@ -1,4 +1,5 @@
-"""Queues for blocking code: a thin shell over the operations. Its docstrings are the promises."""
+# Generated from aio_queue.py by `make twins`, which renews it: change that file.
+"""Queues for blocking code: a thin shell over the operations."""
 
 from __future__ import annotations
 
@@ -216,7 +217,9 @@ class Queue(Generic[D]):
         rest = self._run(inspecting.spots_of(self._handle, states))
         while rest:
             items, rest = self._run(inspecting.page(self._handle, rest))
-            yield from (item for item in items if not states or item.state in states)
+            for item in items:
+                if not states or item.state in states:
+                    yield item
 
     def configure(
         self,

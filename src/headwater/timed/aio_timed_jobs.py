@@ -1,4 +1,4 @@
-"""The timed jobs of a store for asyncio: what an operator may ask and do."""
+"""The timed jobs of a store: what an operator may ask and do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AsyncTimedJobs:
-    """The timed jobs of a store, as an operator sees them; see TimedJobs."""
+    """The timed jobs of a store, as an operator sees them."""
 
     def __init__(self, hw: AsyncHeadwater) -> None:
         self._run = hw.store.run

@@ -1,4 +1,8 @@
-"""Workers of a queue for asyncio: the same promises, with tasks in the place of threads."""
+"""Workers: messages of a queue, several at a time, each until its handler has succeeded.
+
+A message is acknowledged after its handler returned, and redelivered when the handler failed or
+the worker died. A handler may take as long as it likes: while it runs, its message is extended.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,19 @@ AsyncHandler: TypeAlias = "Callable[[Delivery[Value]], Awaitable[object]]"
 
 
 class AsyncQueueWorker:
-    """Handles the messages of a queue in tasks; QueueWorker says what each argument means."""
+    """Handles the messages of a queue in tasks; run any number of them, anywhere.
+
+    ``concurrency`` handlers run at once. ``ack_ms`` after a worker died, its messages are
+    redelivered to another one; as long as it lives, it extends what it holds. A message whose
+    handler raised is redelivered as the queue's own back-off says, or, when it has none, after
+    ``backoff_ms``, doubled each time up to ``longest_backoff_ms``; the delay is a random part of
+    that, from half to all. After ``max_attempts`` deliveries without success, those of the worker
+    or of the queue, whichever are fewer, it becomes a dead letter; at once, when its value does not
+    fit the codec. A handler that runs longer than ``timeout_ms`` has failed with HandlerTimeout: an
+    async one is cancelled; a thread cannot be stopped, so it is replaced, and what it returns later
+    counts for nothing. ``limits`` are set for the queue when the worker begins. Raises InvalidInput
+    for what is not a queue, or not a handler of one delivery.
+    """
 
     def __init__(
         self,
@@ -51,8 +67,10 @@ class AsyncQueueWorker:
     async def run(self) -> None:
         """Work until ``stop``; when the store is down, retry until it is back.
 
-        When it is cancelled, its handlers are, and all messages are returned. Raises InvalidInput
-        when the handler turns out not to be async.
+        When it is asked to stop, messages that were not begun are returned at once; when it
+        returns, running handlers have ended. An async worker that is cancelled cancels its
+        handlers, and returns all messages; it raises InvalidInput when the handler turns out not to
+        be async.
         """
         await self._crew.run()
 
@@ -75,9 +93,10 @@ class AsyncQueueWorker:
         return self._crew.counts
 
     def give_back(self) -> int:
-        """Cancel running handlers, so that ``run`` returns all messages in hand, and ends.
+        """Return all messages in hand before the process ends, although handlers still run.
 
-        To be called in the event loop. Returns how many messages were in hand.
+        Returns how many they were. An async handler is cancelled, so that ``run`` ends: call this
+        in the event loop. A thread cannot be stopped: what its handler does no longer counts.
         """
         return self._crew.give_back()
 

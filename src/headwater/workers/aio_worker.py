@@ -1,4 +1,10 @@
-"""Workers of a group for asyncio: the same promises, with tasks in the place of threads."""
+"""Workers: messages of a group, several at a time, each until its handler has succeeded.
+
+For handlers that may run twice without harm. A message is acknowledged after its handler returned.
+It is redelivered when the handler failed, after a delay that doubles each time; or when the worker
+died, after ``ack_ms``. A handler may take longer than that: while it runs, its message is
+extended.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +38,20 @@ AsyncTopicHandler: TypeAlias = "Callable[[TopicMessage[Value]], Awaitable[object
 
 
 class AsyncWorker:
-    """Handles the messages of a group in tasks; Worker says what each argument means."""
+    """Handles the messages of a group, of a stream or a topic, in tasks; run any number of them.
+
+    ``concurrency`` handlers run at once. ``ack_ms`` after a worker died, 30 seconds by default, its
+    messages are redelivered to another one (``retry_ms`` is the older name). A failed message is
+    retried after ``backoff_ms``, doubled with each failure up to ``longest_backoff_ms``; the delay
+    is a random part of that, from half to all. After ``max_attempts`` deliveries without success
+    (None: without end), and ``expire_ms`` after its first one, it becomes a dead letter; at once,
+    when its value does not fit the codec. A handler that runs longer than ``timeout_ms`` has failed
+    with HandlerTimeout: an async one is cancelled; a thread cannot be stopped, so it is replaced,
+    and what it returns later counts for nothing. With ``ordered`` the messages of one tag are
+    handled one after the other, in all workers of the group, even when one is retried; other tags
+    continue meanwhile. ``limits`` are set for the group when the worker begins; of a topic, per key
+    only. Raises InvalidInput for what is not a group, or not a handler of one message.
+    """
 
     @overload
     def __init__(
@@ -81,8 +100,9 @@ class AsyncWorker:
     async def run(self) -> None:
         """Work until ``stop``; when the store is down, retry until it is back.
 
-        When it is cancelled, its handlers are, and all messages are returned. Raises InvalidInput
-        when the handler turns out not to be async.
+        When it returns, running handlers have ended, and messages that were not begun are returned.
+        An async worker that is cancelled cancels its handlers, and returns all messages; it raises
+        InvalidInput when the handler turns out not to be async.
         """
         await self._crew.run()
 
@@ -105,9 +125,10 @@ class AsyncWorker:
         return self._crew.counts
 
     def give_back(self) -> int:
-        """Cancel running handlers, so that ``run`` returns all messages in hand, and ends.
+        """Return all messages in hand before the process ends, although handlers still run.
 
-        To be called in the event loop. Returns how many messages were in hand.
+        Returns how many they were. An async handler is cancelled, so that ``run`` ends: call this
+        in the event loop. A thread cannot be stopped: what its handler does no longer counts.
         """
         return self._crew.give_back()
 

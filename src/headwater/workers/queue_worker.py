@@ -1,3 +1,4 @@
+# Generated from aio_queue_worker.py by `make twins`, which renews it: change that file.
 """Workers: messages of a queue, several at a time, each until its handler has succeeded.
 
 A message is acknowledged after its handler returned, and redelivered when the handler failed or
@@ -68,7 +69,9 @@ class QueueWorker:
         """Work until ``stop``; when the store is down, retry until it is back.
 
         When it is asked to stop, messages that were not begun are returned at once; when it
-        returns, running handlers have ended.
+        returns, running handlers have ended. An async worker that is cancelled cancels its
+        handlers, and returns all messages; it raises InvalidInput when the handler turns out not to
+        be async.
         """
         self._crew.run()
 
@@ -91,9 +94,10 @@ class QueueWorker:
         return self._crew.counts
 
     def give_back(self) -> int:
-        """Return all messages in hand, although handlers still run, before the process ends.
+        """Return all messages in hand before the process ends, although handlers still run.
 
-        Returns how many they were. What happened to these handlers no longer counts.
+        Returns how many they were. An async handler is cancelled, so that ``run`` ends: call this
+        in the event loop. A thread cannot be stopped: what its handler does no longer counts.
         """
         return self._crew.give_back()
 
