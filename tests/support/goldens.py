@@ -21,6 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from typer.main import get_command
 from typer.testing import CliRunner
 from typer.utils import get_params_from_function
@@ -60,7 +61,7 @@ def _sentence(doc: str | None) -> str:
 
 def openapi() -> Iterator[str]:
     """Yield the OpenAPI document; the problems that all routes share are shown once."""
-    shown = json.loads(document(ROUTES))
+    shown = json.loads(document(ROUTES), object_hook=_alike)
     del shown["info"]["version"]
     operations = [operation for path in shown["paths"].values() for operation in path.values()]
     replies = [operation["responses"].items() for operation in operations]
@@ -71,8 +72,22 @@ def openapi() -> Iterator[str]:
             for status, reply in operation["responses"].items()
             if status not in shared
         }
-    shown["responses of every operation"] = shared
+    # Without descriptions, which are Python's names of statuses: 3.13 has changed some.
+    shown["responses of every operation"] = {s: reply["content"] for s, reply in shared.items()}
     yield json.dumps(shown, indent=1, sort_keys=True, ensure_ascii=False)
+
+
+def _alike(node: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema as every release shows it.
+
+    Releases of msgspec differ in the order of alternatives; Python 3.13 removes the indentation of
+    docstrings, from which descriptions are made.
+    """
+    if "anyOf" in node:
+        node["anyOf"].sort(key=json.dumps)
+    if isinstance(node.get("description"), str):
+        node["description"] = inspect.cleandoc(node["description"])
+    return node
 
 
 # Command line
@@ -84,11 +99,10 @@ def command_help(command: Any = None, above: Any = None) -> Iterator[str]:
     Typer's own layout is left out: it depends on the release and on the terminal.
     """
     command = get_command(app) if command is None else command
-    name = command.name if above else "headwater"
-    context = command.context_class(command, above, name, **command.context_settings)
+    context = command.context_class(command, above, command.name if above else "headwater")
     inner = getattr(command, "commands", {})
-    # Finds what stands behind each option; only the first command shows --help.
-    parameters = [one for one in command.get_params(context) if one.name != "help" or not above]
+    # This also finds what stands behind each option.
+    parameters = [one for one in command.get_params(context) if one.name != "help"]
     arguments = [spelled(one) for one in parameters if one.param_type_name == "argument"]
     yield " ".join(["#", context.command_path, *arguments, *(["COMMAND"] if inner else [])])
     yield from (line for line in (command.help or "").splitlines() if line)
@@ -148,13 +162,12 @@ def commands() -> Iterator[str]:
         yield f"{command.name} {command.syntax}".rstrip()
         yield f"  {told['summary']}"
         scope = "none" if command.scope is None else command.scope.name.lower()
-        wider = ", wider for some words" if command.wider else ""
-        audited = ", audited" if command.look else ""
-        blocking = ", blocking" if command.blocking else ""
-        yield f"  scope {scope}{wider}{audited}{blocking}; group {told['group']}"
+        scope += ", wider for some words" * bool(command.wider)
+        scope += ", audited" * bool(command.look) + ", blocking" * command.blocking
+        yield f"  scope {scope}; group {told['group']}"
         marks = " ".join(sorted(flag.text for flag in flags))
         yield f"  arity {arity}; keys {first} {last} {step}, step {command.keys}; flags {marks}"
-        yield f"  arguments {json.dumps(told.get('arguments', []))}"
+        yield f"  arguments {json.dumps(told.get('arguments', []), sort_keys=True)}"
 
 
 # Console
@@ -199,10 +212,10 @@ class _Form(dict[str, str]):
 
     def __init__(self, fields: dict[str, str]) -> None:
         super().__init__(fields)
-        self.read: dict[str, None] = {}
+        self.read: set[str] = set()
 
     def get(self, name: str, default: Any = None) -> Any:
-        self.read[name] = None
+        self.read.add(name)
         return super().get(name, default)
 
 
@@ -229,10 +242,10 @@ def console_actions() -> Iterator[str]:
             form = _Form(_FORM | {"action": word} | ({"tag": ""} if name == "letters" else {}))
             action = asyncio.run(_prepared(name, form))
             yield f"{name} {word}".rstrip()
-            yield f"  fields {' '.join(form.read)}"
+            yield f"  fields {' '.join(sorted(form.read))}"
             marks = [mark for mark in ("careful", "is_job", "sql") if getattr(action, mark)]
             yield "  " + " ".join([action.title, f"({action.scope.name.lower()})", *marks])
-            yield f"  {action.method} {action.path} {json.dumps(action.body)}"
+            yield f"  {action.method} {action.path} {json.dumps(action.body, sort_keys=True)}"
             yield from (f"  {line}" for line in (action.cli, *action.python.splitlines()))
             yield f"  back to {action.back}"
 
@@ -247,10 +260,9 @@ async def _prepared(name: str, form: _Form) -> Any:
         letter_jobs=_StandIn(rows=[job]),
         replays=_StandIn(rows=[job]),
     )
-    nothing: Any = None
     grant = Grant("ops", {Scope.ADMIN: ["*"]})
-    call = PageCall(typing.cast(Any, served), grant, (), form, nothing, read_only=False)
-    return await ACTIONS[name](call)
+    make_call: Any = PageCall
+    return await ACTIONS[name](make_call(served, grant, (), form, None, read_only=False))
 
 
 # Python
@@ -305,7 +317,8 @@ def _is_public(kind: type) -> bool:
 def _constructor(kind: type) -> str:
     """Return the parameters of a class, unless Python or a client of ours makes its objects."""
     maker = next(base for base in kind.__mro__ if {"__init__", "__new__"} & set(vars(base)))
-    if issubclass(kind, enum.Enum) or maker.__module__ == "builtins":
+    is_struct = issubclass(kind, msgspec.Struct)
+    if issubclass(kind, enum.Enum) or (maker.__module__ == "builtins" and not is_struct):
         return ""
     signature = inspect.signature(kind).replace(return_annotation=inspect.Signature.empty)
     return "" if "handle" in signature.parameters else f" {_signature(signature)}"
@@ -389,22 +402,21 @@ def error_tree() -> Iterator[str]:
         yield f"{kind.__name__}({bases}){_constructor(kind)}"
         yield f"  {_sentence(kind.__doc__)}"
         error: Any = kind.__new__(kind)
-        codes = [error_reply(error).code]
-        if isinstance(error, errors.StoreError) and not error.lasting:
-            error.lasting = True
-            codes.append(f"{error_reply(error).code} if lasting")
-        yield f"  HTTP {status_of(error)}; RESP {', '.join(codes)}; CLI {_exit_code(error)}"
+        code = error_reply(error).code
+        error.lasting = True
+        if (lasting := error_reply(error).code) != code:
+            code = f"{code}, or {lasting} if it is lasting"
+        yield f"  HTTP {status_of(error)}; RESP {code}; CLI {_exit_code(error)}"
 
 
 def _exit_code(error: errors.HeadwaterError) -> int:
     """Return the code with which a command exits that raises an error."""
-    program = bare_root()
 
-    @program.command()
     def fail() -> None:
         raise error
 
-    program.command("other")(lambda: None)
+    program = bare_root()
+    program.command()(fail)
     return CliRunner().invoke(program, ["fail"]).exit_code
 
 
