@@ -31,7 +31,7 @@ ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell p
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long outside oldest verify check types collected format twins contracts bench bench-scale docs screenshots lock clean
+.PHONY: help setup demo test test-long outside oldest verify check types collected format twins contracts goldens bench bench-scale docs screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +113,9 @@ twins: setup ## write the blocking classes anew from the async ones
 
 contracts: setup ## after a change of a server function's header: renew the pages; after a release: record the contracts
 	@$(RUN) tests.support.contracts $(if $(WORDING),--wording)
+
+goldens: setup ## after a decision to change a door: freeze HTTP, commands, console, public names and errors anew
+	@$(RUN) tests.support.goldens
 
 bench: setup build/peers/.ready ## measure log, outbox, queues, workers, dirty lists, timelines and Spark against their peers, and the longest calls
 	@$(RUN) bench

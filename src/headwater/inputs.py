@@ -9,9 +9,10 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Param, Shape
 
 One = TypeVar("One")
 # A span of time: a number of milliseconds, or a timedelta.
@@ -36,6 +37,20 @@ _UNITS_MS: Final = {
     "d": 86_400_000,
     "w": 604_800_000,
 }
+
+
+DelayMs: TypeAlias = Annotated[
+    Duration, Param("Milliseconds until they are redelivered.", Shape.MS, 0, MAX_MS)
+]
+AckMs: TypeAlias = Annotated[
+    Duration,
+    Param(
+        "Milliseconds after which a message that is not acknowledged is redelivered.",
+        Shape.MS,
+        1,
+        MAX_MS,
+    ),
+]
 
 
 def check_name(name: str, what: str) -> str:

@@ -14,9 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
-
-from headwater.inputs import MAX_MS, Duration
+from typing import Any, Final, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,17 +111,3 @@ def across(declared: Callable[..., Any], **more: Any) -> Callable[[F], F]:
 def row_of(method: object) -> Row | None:
     """Return what was declared of a method; None for others."""
     return getattr(method, _ROW, None)
-
-
-DelayMs: TypeAlias = Annotated[
-    Duration, Param("Milliseconds until they are redelivered.", Shape.MS, 0, MAX_MS)
-]
-AckMs: TypeAlias = Annotated[
-    Duration,
-    Param(
-        "Milliseconds after which a message that is not acknowledged is redelivered.",
-        Shape.MS,
-        1,
-        MAX_MS,
-    ),
-]

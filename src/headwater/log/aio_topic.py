@@ -10,8 +10,8 @@ import pyarrow as pa
 from headwater.codecs import D
 from headwater.failures import Failure, GivenCause, LetterFilter
 from headwater.headers import GivenHeaders
-from headwater.inputs import Duration, deadline
-from headwater.kernel.declaring import AckMs, DelayMs, across
+from headwater.inputs import AckMs, DelayMs, Duration, deadline
+from headwater.kernel.declaring import across
 from headwater.limiting import Limits
 from headwater.log import limiting, node, topic_groups, topic_letters, topic_reading, topics
 from headwater.log.ack_arguments import GivenInTopic, LettersInTopic

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 from headwater.codecs import D
 from headwater.failures import Failure, GivenCause, LetterFilter
-from headwater.inputs import Duration, deadline
-from headwater.kernel.declaring import AckMs, DelayMs, Scope, operation
+from headwater.inputs import AckMs, DelayMs, Duration, deadline
+from headwater.kernel.declaring import Scope, operation
 from headwater.limiting import Limits
 from headwater.log import acks, dead_letters, failing, grouping, letter_walks, limiting, pausing
 from headwater.log.ack_arguments import GivenOffsets, Letters
