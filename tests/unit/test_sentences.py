@@ -1,4 +1,4 @@
-"""The sentences of the README, the tutorial and the how-to pages can be read at once."""
+"""The sentences of the README and of the written pages can be read at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
-    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    ROOT / "docs" / "index.md",
+    *(
+        page
+        for folder in ("tutorial", "how-to", "discussion")
+        for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+    ),
 ]
 MOST_WORDS = 35
 
@@ -36,7 +40,7 @@ def sentences(markdown: str) -> Iterator[str]:
                 yield sentence
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_sentence_is_longer_than_a_reader_can_keep_in_mind(page: Path) -> None:
     long = [
         f"{page.relative_to(ROOT)}: {len(sentence.split())} words: {sentence}"
