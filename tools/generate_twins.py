@@ -14,6 +14,8 @@ each side in its own module:
         ...
     else:
         ...
+
+Where only the twin does something, ``if not ASYNC`` is enough.
 """
 
 from __future__ import annotations
@@ -75,25 +77,22 @@ def generated(source: Path, twin: Path) -> str:
 
 
 def without_async_branches(text: str) -> str:
-    """Return a module with the blocking side of each ``if ASYNC``."""
+    """Return a module with the blocking side of each ``if ASYNC: ... else: ...``.
+
+    Of ``if not ASYNC: ...`` that is all.
+    """
     lines = text.splitlines(keepends=True)
     for node in reversed(list(ast.walk(ast.parse(text)))):
-        if isinstance(node, ast.AnnAssign) and names_flag(node.target):
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ASYNC":
             lines[node.lineno - 1] = ""
-        elif isinstance(node, ast.If) and names_flag(node.test):
-            start, end = node.lineno - 1, node.end_lineno or 0
-            kept = []
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in {"ASYNC", "not ASYNC"}:
+            start, end = node.lineno, node.end_lineno or 0
             if node.orelse:
-                body = node.body[-1].end_lineno or 0
-                otherwise = next(n for n in range(body, end) if lines[n].strip() == "else:")
-                kept = [line.removeprefix("    ") for line in lines[otherwise + 1 : end]]
-            lines[start:end] = kept + [""] * (end - start - len(kept))
+                body_end = node.body[-1].end_lineno or 0
+                start = next(n for n in range(body_end, end) if lines[n].strip() == "else:") + 1
+            for at in range(node.lineno - 1, end):
+                lines[at] = lines[at].removeprefix("    ") if at >= start else ""
     return "".join(lines)
-
-
-def names_flag(node: ast.expr) -> bool:
-    """Return whether an expression is the name that says which side a module is."""
-    return isinstance(node, ast.Name) and node.id == "ASYNC"
 
 
 def without_awaits(text: str) -> str:

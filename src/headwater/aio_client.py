@@ -1,48 +1,60 @@
-"""What ``headwater.aio.connect`` returns: a connected store for asyncio."""
+"""What ``connect`` returns: one connected store, and the objects that live in it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.codecs import AnyCodec, Value, ValueCodec
-from headwater.errors import StoreError, UnreadableNode
-from headwater.failures import LetterFilter
-from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
-from headwater.ick.layout import list_channels
-from headwater.ick.types import KeptChannel
+from headwater.errors import BrokenObject, StoreError, UnreadableNode
 from headwater.inputs import Duration
-from headwater.letters_everywhere import LettersMoved, move_everywhere
-from headwater.log.aio_stream import AsyncStream
-from headwater.log.aio_topic import AsyncTopic
-from headwater.log.housekeeping import Kept
-from headwater.log.registry import list_streams, list_topics
-from headwater.log.replaying import Replayed, ReplayRequest, ReplayRun
+from headwater.log.registry import list_deleted, list_streams, list_topics
 from headwater.profiles import store_of
-from headwater.queue.aio_queue import AsyncQueue
-from headwater.queue.handles import list_queues
-from headwater.queue.types import KeptQueue
-from headwater.scrubbing import RepairReport, ScrubRun
 from headwater.store.aio_store import AsyncStore
 from headwater.store.faults import Refusal
-from headwater.store.job_notes import ServerJob, all_jobs, stop_job
-from headwater.store.pacing import Pace
-from headwater.store.scrub_pace import ScrubProgress, ScrubReport
-from headwater.store.scrubbing import Checks, StoreKind
+
+# Each data type is imported with its first use: a process that only reads a stream, such as those
+# that Spark starts, imports no other, and a command on queues does without Arrow.
+if TYPE_CHECKING:
+    from headwater.failures import LetterFilter
+    from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
+    from headwater.ick.types import KeptChannel
+    from headwater.letters_everywhere import LettersMoved
+    from headwater.log.aio_stream import AsyncStream
+    from headwater.log.aio_topic import AsyncTopic
+    from headwater.log.housekeeping import Kept
+    from headwater.log.letter_walks import LetterAction
+    from headwater.log.replaying import Replayed
+    from headwater.queue.aio_queue import AsyncQueue
+    from headwater.queue.types import KeptQueue
+    from headwater.scrubbing import RepairReport, ScrubRun
+    from headwater.store.job_notes import ServerJob
+    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
+    from headwater.store.scrubbing import Checks, StoreKind
+
+ASYNC: Final = True  # the twin has what is under else
 
 
 class AsyncHeadwater:
-    """A connected store for one event loop; close it, or use it in ``async with``.
+    """A connected store; close it, or use it in ``async with``.
 
-    Headwater says more about each method.
+    An async one belongs to one event loop; one for blocking code may be shared between threads.
     """
 
-    def __init__(self, store: AsyncStore) -> None:
-        self.store = store
-        self._handles = ClientHandles(store.kind, store.token)
+    if ASYNC:
+
+        def __init__(self, store: AsyncStore) -> None:
+            self.store = store
+            self._handles = ClientHandles(store.kind, store.token)
+
+    else:
+
+        def __init__(self, url: str | None = None, *, wait_ms: Duration | None = None) -> None:
+            self.store = AsyncStore(url, wait_s=wait_seconds(wait_ms))
+            self._handles = ClientHandles(self.store.kind, self.store.token)
 
     def __repr__(self) -> str:
         return f"AsyncHeadwater({shown_store(self)})"
@@ -66,6 +78,8 @@ class AsyncHeadwater:
         Pydantic model, or a pair of functions (encode, decode). Writes then take such values, and
         ``data`` of a message is one. Without a codec, values are bytes.
         """
+        from headwater.log.aio_stream import AsyncStream
+
         return AsyncStream(self.store, self._handles.stream(name, codec), self._handles.member)
 
     @overload
@@ -83,11 +97,16 @@ class AsyncHeadwater:
     def topic(
         self, name: str, partitions: int | None = None, *, codec: AnyCodec[Any] | None = None
     ) -> AsyncTopic[Any]:
-        """Return the topic of that name; its first use decides how many partitions it has.
+        """Return the topic of that name; the first to open it decides how many partitions it has.
 
-        For ``codec`` see ``stream``.
+        Without ``partitions``: what the topic has, or 8 for a new one. An async client opens it
+        with its first use. Raises PartitionMismatch. For ``codec`` see ``stream``.
         """
+        from headwater.log.aio_topic import AsyncTopic
+
         handle = self._handles.topic(name, partitions, codec)
+        if not ASYNC:
+            self.store.run(handle.open())
         return AsyncTopic(self.store, handle, self._handles.member)
 
     @overload
@@ -98,10 +117,14 @@ class AsyncHeadwater:
     def queue(self, name: str, *, codec: ValueCodec[Value]) -> AsyncQueue[Value]: ...
     def queue(self, name: str, *, codec: AnyCodec[Any] | None = None) -> AsyncQueue[Any]:
         """Return the queue of that name; it need not exist yet. For ``codec`` see ``stream``."""
+        from headwater.queue.aio_queue import AsyncQueue
+
         return AsyncQueue(self.store, self._handles.queue(name, codec))
 
     def ick(self, name: str) -> AsyncIck:
         """Return the Ick under that key, which is the same for redis-ick; it need not exist yet."""
+        from headwater.ick.aio_ick import AsyncIck
+
         return AsyncIck(self.store, self._handles.ick(name))
 
     def ick_channel(
@@ -113,12 +136,22 @@ class AsyncHeadwater:
         ack_ms: Duration | None = None,
         lease_ms: Duration | None = None,
     ) -> AsyncIckChannel:
-        """Return a consumer's view of the channel of that name; its first use creates it."""
+        """Return a consumer's view of the channel of that name; its first use creates the channel.
+
+        ``shards`` is for a new channel, 8 without it; an existing channel keeps its own number.
+        ``consumer`` names who reserves by this object; without it each has a name of its own.
+        ``ack_ms`` is how long a shard stays leased to a consumer that sends nothing, 30 s without
+        it; ``lease_ms`` is another name of it.
+        """
+        from headwater.ick.aio_ick import AsyncIckChannel
+
         handle = self._handles.channel(name, shards, consumer, ack_ms, lease_ms)
         return AsyncIckChannel(self.store, handle)
 
     async def ick_channels(self) -> list[str]:
         """Return the names of all channels, sorted."""
+        from headwater.ick.layout import list_channels
+
         return await self.store.run(list_channels())
 
     async def streams(self) -> list[str]:
@@ -131,18 +164,33 @@ class AsyncHeadwater:
 
     async def queues(self) -> list[str]:
         """Return the names of all queues, sorted."""
+        from headwater.queue.handles import list_queues
+
         return await self.store.run(list_queues())
 
     async def keep(self, *streams: str) -> list[Kept]:
-        """Do the housekeeping of the named streams, or of everything, once."""
+        """Do the housekeeping of the named streams, or of all, once; returns what was done to each.
+
+        Seals, expires messages, applies retention, compacts where asked for, and forgets producers
+        and members that are gone. Any number of clients may do it at once. Without names, it keeps
+        queues and channels as well, as ``keep_queues`` and ``keep_channels`` do.
+        """
         return await self.store.run(self._handles.keep(streams))
 
     async def keep_channels(self, *channels: str) -> list[KeptChannel]:
-        """Continue changes of the number of shards, of the named channels or of all."""
+        """Continue changes of the number of shards, of the named channels or of all.
+
+        Returns the state of each change that is under way; consumers continue it as they reserve.
+        """
         return await self.store.run(self._handles.keep_channels(channels))
 
     async def keep_queues(self, *queues: str) -> list[KeptQueue]:
-        """Do the housekeeping of the named queues, or of all, once."""
+        """Do the housekeeping of the named queues, or of all, once; returns what was done to each.
+
+        Messages that were not acknowledged in time are redelivered or become dead letters, and
+        those past their time to live are dropped. A pop does the same; this is for queues that
+        nobody pops.
+        """
         return await self.store.run(self._handles.keep_queues(queues))
 
     async def scrub(
@@ -153,7 +201,14 @@ class AsyncHeadwater:
         progress: Callable[[ScrubProgress], object] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> ScrubReport:
-        """Read all of the store, or the named objects, and report what is damaged."""
+        """Read all of the store, or the named objects, and report what is damaged or contradictory.
+
+        It changes nothing, and works while the store is in use. ``kinds`` chooses kinds of
+        objects; ``rate_mb_s`` bounds how much is read in a second; ``progress`` is called before
+        each object; once ``stop`` returns True it ends, with what it has seen.
+        """
+        from headwater.scrubbing import ScrubRun
+
         run = ScrubRun(names, kinds, rate_mb_s, progress, stop, self.store.clock)
         await self._run_checks(run, run.checks())
         return run.scrub_report()
@@ -166,7 +221,13 @@ class AsyncHeadwater:
         progress: Callable[[ScrubProgress], object] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> RepairReport:
-        """Repair what a scrub reports; changes nothing unless ``dry_run=False``."""
+        """Repair what a scrub reports, as far as it can be, unless it is a dry run.
+
+        Each repair is one step on the condition that the object still is as it was seen, so that
+        the store may be in use. Damaged bytes cannot be repaired; each defect names the way out.
+        """
+        from headwater.scrubbing import ScrubRun
+
         run = ScrubRun(names, kinds, None, progress, stop, self.store.clock)
         await self._run_checks(run, run.repairs(dry_run))
         return run.repair_report()
@@ -197,7 +258,17 @@ class AsyncHeadwater:
         progress: Callable[[Replayed], object] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> Replayed:
-        """Copy a range of a stream into another one, once, at a speed; see Headwater.replay."""
+        """Copy first..last of a stream into another one, as fast as can be or at a speed.
+
+        ``speed`` 1 keeps the distances in time, 10 is ten times as fast. ``group`` creates a
+        sandbox group that begins with the first copy; without ``into``, in a stream that is named
+        after the source. A replay that is ended in any way continues where it was when it is
+        repeated, and writes nothing twice: by ``producer``, which is the same for the same range
+        and speed unless it is given. ``progress`` is called with each part; once ``stop`` returns
+        True it ends. Raises UnknownStream and InvalidInput.
+        """
+        from headwater.log.replaying import ReplayRequest, ReplayRun
+
         asked = ReplayRequest(source, into, first, last, speed, group, producer)
         run = ReplayRun(asked, self._handles.stream, progress, stop, self.store.clock)
         while not run.over:
@@ -213,9 +284,13 @@ class AsyncHeadwater:
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> LettersMoved:
-        """Have dead letters of all groups and queues redelivered; see Headwater."""
-        move = move_everywhere("redrive", names, matching, Pace(rate_per_s))
-        return await self.store.run(move)
+        """Have the dead letters of all groups and queues redelivered, as if never tried.
+
+        ``names`` are those of streams and queues, in which ``*`` stands for any text; without them
+        all are meant. ``matching`` chooses letters. With ``rate_per_s`` it lasts: so many a second
+        at most. Letters of messages that a stream no longer holds stay.
+        """
+        return await self._move_letters("redrive", names, matching, rate_per_s)
 
     async def discard_everywhere(
         self,
@@ -223,16 +298,38 @@ class AsyncHeadwater:
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> LettersMoved:
-        """Forget dead letters of all groups and queues; see Headwater.redrive_everywhere."""
-        move = move_everywhere("discard", names, matching, Pace(rate_per_s))
-        return await self.store.run(move)
+        """Forget the dead letters of all groups and queues; see ``redrive_everywhere``."""
+        return await self._move_letters("discard", names, matching, rate_per_s)
+
+    async def _move_letters(
+        self,
+        action: LetterAction,
+        names: tuple[str, ...],
+        matching: LetterFilter | None,
+        rate_per_s: int | None,
+    ) -> LettersMoved:
+        from headwater.letters_everywhere import move_everywhere
+        from headwater.store.pacing import Pace
+
+        return await self.store.run(move_everywhere(action, names, matching, Pace(rate_per_s)))
 
     async def jobs(self) -> list[ServerJob]:
-        """Return the jobs of servers, those under way first; see Headwater.jobs."""
+        """Return the jobs of servers: redrives, replays, scrubs; those under way come first.
+
+        A store knows those under way and the last hundred that have ended.
+        """
+        from headwater.store.job_notes import all_jobs
+
         return await self.store.run(all_jobs())
 
     async def stop_job(self, job: str) -> bool:
-        """Have a job of a server stopped; see Headwater.stop_job."""
+        """Have a job of a server stopped; False when it has ended, or there is none of that id.
+
+        One that waits is taken back whole, one that runs leaves the rest. The server that has it
+        ends it within about a second; one that no server has is ended by the next.
+        """
+        from headwater.store.job_notes import stop_job
+
         return await self.store.run(stop_job(job))
 
     async def close(self) -> None:
@@ -240,48 +337,112 @@ class AsyncHeadwater:
         await self.store.close()
 
 
-_NOT_CONNECTED = (
-    "headwater.aio.connect() is not connected yet; write `hw = await headwater.aio.connect()` or "
-    "`async with headwater.aio.connect() as hw:`"
-)
+if ASYNC:
+    _NOT_CONNECTED = (
+        "headwater.aio.connect() is not connected yet; write `hw = await headwater.aio.connect()` "
+        "or `async with headwater.aio.connect() as hw:`"
+    )
 
+    class _Connecting:
+        """A connection in the making: await it, or use it in ``async with``."""
 
-class _Connecting:
-    """A connection in the making: await it, or use it in ``async with``."""
+        def __init__(self, url: str | None, wait_ms: Duration | None) -> None:
+            self._url = url
+            self._wait_s = wait_seconds(wait_ms)
+            self._made: AsyncHeadwater | None = None
 
-    def __init__(self, url: str | None, wait_ms: Duration | None) -> None:
-        self._url = url
-        self._wait_s = wait_seconds(wait_ms)
-        self._made: AsyncHeadwater | None = None
+        async def _connect(self) -> AsyncHeadwater:
+            return AsyncHeadwater(await AsyncStore.open(self._url, wait_s=self._wait_s))
 
-    async def _connect(self) -> AsyncHeadwater:
-        return AsyncHeadwater(await AsyncStore.open(self._url, wait_s=self._wait_s))
+        def __await__(self) -> Generator[Any, None, AsyncHeadwater]:
+            return self._connect().__await__()
 
-    def __await__(self) -> Generator[Any, None, AsyncHeadwater]:
-        return self._connect().__await__()
+        async def __aenter__(self) -> AsyncHeadwater:
+            self._made = await self._connect()
+            return self._made
 
-    async def __aenter__(self) -> AsyncHeadwater:
-        self._made = await self._connect()
-        return self._made
+        async def __aexit__(self, *_: object) -> None:
+            if self._made is not None:
+                await self._made.close()
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._made is not None:
-            await self._made.close()
+        if not TYPE_CHECKING:  # type checkers find these mistakes by themselves
 
-    if not TYPE_CHECKING:  # type checkers find these mistakes by themselves
+            def __getattr__(self, name: str) -> Any:
+                raise AttributeError(f"{_NOT_CONNECTED}, before you use its {name!r}")
 
-        def __getattr__(self, name: str) -> Any:
-            raise AttributeError(f"{_NOT_CONNECTED}, before you use its {name!r}")
+            def __enter__(self) -> Any:
+                raise TypeError(_NOT_CONNECTED)
 
-        def __enter__(self) -> Any:
-            raise TypeError(_NOT_CONNECTED)
+            def __exit__(self, *_: object) -> None:
+                """Be there, so that ``with`` comes as far as ``__enter__``."""
 
-        def __exit__(self, *_: object) -> None:
-            """Be there, so that ``with`` comes as far as ``__enter__``."""
+    def connect(
+        url: str | None = None, *, profile: str | None = None, wait_ms: Duration | None = None
+    ) -> _Connecting:
+        """Connect as headwater.connect does; await the result, or use it in ``async with``."""
+        return _Connecting(store_of(url, profile), wait_ms)
 
+else:
 
-def connect(
-    url: str | None = None, *, profile: str | None = None, wait_ms: Duration | None = None
-) -> _Connecting:
-    """Connect as headwater.connect does; await the result, or use it in ``async with``."""
-    return _Connecting(store_of(url, profile), wait_ms)
+    def keep_each(
+        hw: AsyncHeadwater,
+        streams: Collection[str] = (),
+        queues: Collection[str] = (),
+        *,
+        tell_fault: Callable[[str], object],
+        stop: Callable[[], bool],
+    ) -> Iterator[Kept | KeptQueue | KeptChannel]:
+        """Do one round of housekeeping, of named objects or of all; yields what was done to each.
+
+        An object that cannot be kept is told, and the round continues with the next one. It ends
+        early once ``stop`` returns True. Raises StoreError when the store itself cannot serve.
+        """
+
+        def free(name: str) -> list[Kept]:
+            return [hw.store.run(hw._handles.free(name))]
+
+        chores: dict[str, tuple[Callable[[], Collection[str]], Callable[[str], list[Any]]]]
+        if streams or queues:
+            chores = {
+                "stream": (lambda: streams, hw.keep),
+                "queue": (lambda: queues, hw.keep_queues),
+            }
+        else:
+            chores = {
+                "stream": (hw.streams, hw.keep),
+                "queue": (hw.queues, hw.keep_queues),
+                "channel": (hw.ick_channels, hw.keep_channels),
+                "deleted stream": (lambda: hw.store.run(list_deleted()), free),
+            }
+        for kind, (list_names, keep) in chores.items():
+            try:
+                names = list_names()
+            except BrokenObject as error:
+                tell_fault(f"the list of {kind}s: {error}")
+                continue
+            for name in names:
+                if stop():
+                    return
+                for kept in keep(name):
+                    if kept.fault is not None:
+                        place = f"{kind} {name!r}"
+                        named = kept.fault.startswith(place)
+                        tell_fault(kept.fault if named else f"{place}: {kept.fault}")
+                    yield kept
+
+    def connect(
+        url: str | None = None, *, profile: str | None = None, wait_ms: Duration | None = None
+    ) -> AsyncHeadwater:
+        """Connect to a store: ``url``, else ``$HEADWATER_URL``, else an embedded server.
+
+        ``profile`` names a profile of ``headwater.toml`` instead, whose store is used when
+        ``$HEADWATER_URL`` is not set; without it, that file is not used.
+
+        URLs: ``redis://``, ``unix://``, ``redis+cluster://``, ``redis+sentinel://``, the same over
+        TLS by ``rediss``, and ``embedded:///directory``. A store where nobody listens is an error
+        at once, unless ``wait_ms`` says how long to wait for its first answer. A failover, or a
+        server that loads its data, is waited for as long as calls wait, 30 seconds; so is a server
+        that restarts, once it has answered. Raises StoreUnreachable, TooManyClients, AccessDenied,
+        StoreTooOld, FormatTooNew, EmbeddedServerFailed or InvalidInput.
+        """
+        return AsyncHeadwater(store_of(url, profile), wait_ms=wait_ms)

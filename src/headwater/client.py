@@ -1,3 +1,4 @@
+# Generated from aio_client.py by `make twins`, which renews it: change that file.
 """What ``connect`` returns: one connected store, and the objects that live in it."""
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 
 
 class Headwater:
-    """A connected store. Safe to share between threads; close it, or use it in ``with``."""
+    """A connected store; close it, or use it in ``with``.
+
+    An async one belongs to one event loop; one for blocking code may be shared between threads.
+    """
 
     def __init__(self, url: str | None = None, *, wait_ms: Duration | None = None) -> None:
         self.store = Store(url, wait_s=wait_seconds(wait_ms))
@@ -84,8 +88,8 @@ class Headwater:
     ) -> Topic[Any]:
         """Return the topic of that name; the first to open it decides how many partitions it has.
 
-        Without ``partitions``: what the topic has, or 8 for a new one. Raises PartitionMismatch.
-        For ``codec`` see ``stream``.
+        Without ``partitions``: what the topic has, or 8 for a new one. An async client opens it
+        with its first use. Raises PartitionMismatch. For ``codec`` see ``stream``.
         """
         from headwater.log.topic import Topic
 
@@ -331,8 +335,8 @@ def keep_each(
 ) -> Iterator[Kept | KeptQueue | KeptChannel]:
     """Do one round of housekeeping, of named objects or of all; yields what was done to each.
 
-    An object that cannot be kept is told, and the round continues with the next one. It ends early
-    once ``stop`` returns True. Raises StoreError when the store itself cannot serve.
+    An object that cannot be kept is told, and the round continues with the next one. It ends
+    early once ``stop`` returns True. Raises StoreError when the store itself cannot serve.
     """
 
     def free(name: str) -> list[Kept]:
@@ -340,7 +344,10 @@ def keep_each(
 
     chores: dict[str, tuple[Callable[[], Collection[str]], Callable[[str], list[Any]]]]
     if streams or queues:
-        chores = {"stream": (lambda: streams, hw.keep), "queue": (lambda: queues, hw.keep_queues)}
+        chores = {
+            "stream": (lambda: streams, hw.keep),
+            "queue": (lambda: queues, hw.keep_queues),
+        }
     else:
         chores = {
             "stream": (hw.streams, hw.keep),
@@ -373,11 +380,11 @@ def connect(
     ``profile`` names a profile of ``headwater.toml`` instead, whose store is used when
     ``$HEADWATER_URL`` is not set; without it, that file is not used.
 
-    URLs: ``redis://``, ``unix://``, ``redis+cluster://``, ``redis+sentinel://``, the same over TLS
-    by ``rediss``, and ``embedded:///directory``. A store where nobody listens is an error at once,
-    unless ``wait_ms`` says how long to wait for its first answer. A failover, or a server that
-    loads its data, is waited for as long as calls wait, 30 seconds; so is a server that restarts,
-    once it has answered. Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld,
-    FormatTooNew, EmbeddedServerFailed or InvalidInput.
+    URLs: ``redis://``, ``unix://``, ``redis+cluster://``, ``redis+sentinel://``, the same over
+    TLS by ``rediss``, and ``embedded:///directory``. A store where nobody listens is an error
+    at once, unless ``wait_ms`` says how long to wait for its first answer. A failover, or a
+    server that loads its data, is waited for as long as calls wait, 30 seconds; so is a server
+    that restarts, once it has answered. Raises StoreUnreachable, TooManyClients, AccessDenied,
+    StoreTooOld, FormatTooNew, EmbeddedServerFailed or InvalidInput.
     """
     return Headwater(store_of(url, profile), wait_ms=wait_ms)
