@@ -7,33 +7,32 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
-from headwater.client_handles import ClientHandles, shown_store, wait_seconds
-from headwater.codecs import AnyCodec, Value, ValueCodec
 from headwater.errors import BrokenObject, StoreError, UnreadableNode
-from headwater.inputs import Duration
-from headwater.log.registry import list_deleted, list_streams, list_topics
-from headwater.profiles import store_of
+from headwater.kernel.codecs import AnyCodec, Value, ValueCodec
+from headwater.kernel.inputs import Duration
+from headwater.kernel.profiles import store_of
+from headwater.log.keys import list_deleted, list_streams, list_topics
 from headwater.store.aio_store import AsyncStore
 from headwater.store.faults import Refusal
+from headwater.whole_store.client_handles import ClientHandles, shown_store, wait_seconds
 
 # Each data type is imported with its first use: a process that only reads a stream, such as those
 # that Spark starts, imports no other, and a command on queues does without Arrow.
 if TYPE_CHECKING:
-    from headwater.failures import LetterFilter
     from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
     from headwater.ick.types import KeptChannel
-    from headwater.letters_everywhere import LettersMoved
+    from headwater.kernel.failures import LetterFilter
     from headwater.log.aio_stream import AsyncStream
     from headwater.log.aio_topic import AsyncTopic
-    from headwater.log.housekeeping import Kept
-    from headwater.log.letter_walks import LetterAction
+    from headwater.log.dead_letters import LetterAction
     from headwater.log.replaying import Replayed
+    from headwater.log.retention import Kept
     from headwater.queue.aio_queue import AsyncQueue
     from headwater.queue.types import KeptQueue
-    from headwater.scrubbing import RepairReport, ScrubRun
-    from headwater.store.job_notes import ServerJob
-    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
-    from headwater.store.scrubbing import Checks, StoreKind
+    from headwater.store.presence import ServerJob
+    from headwater.store.scrubbing import Checks, ScrubProgress, ScrubReport, StoreKind
+    from headwater.whole_store.letters import LettersMoved
+    from headwater.whole_store.scrubbing import RepairReport, ScrubRun
 
 ASYNC: Final = True  # the twin has what is under else
 
@@ -150,7 +149,7 @@ class AsyncHeadwater:
 
     async def ick_channels(self) -> list[str]:
         """Return the names of all channels, sorted."""
-        from headwater.ick.layout import list_channels
+        from headwater.ick.channels import list_channels
 
         return await self.store.run(list_channels())
 
@@ -207,7 +206,7 @@ class AsyncHeadwater:
         objects; ``rate_mb_s`` bounds how much is read in a second; ``progress`` is called before
         each object; once ``stop`` returns True it ends, with what it has seen.
         """
-        from headwater.scrubbing import ScrubRun
+        from headwater.whole_store.scrubbing import ScrubRun
 
         run = ScrubRun(names, kinds, rate_mb_s, progress, stop, self.store.clock)
         await self._run_checks(run, run.checks())
@@ -226,7 +225,7 @@ class AsyncHeadwater:
         Each repair is one step on the condition that the object still is as it was seen, so that
         the store may be in use. Damaged bytes cannot be repaired; each defect names the way out.
         """
-        from headwater.scrubbing import ScrubRun
+        from headwater.whole_store.scrubbing import ScrubRun
 
         run = ScrubRun(names, kinds, None, progress, stop, self.store.clock)
         await self._run_checks(run, run.repairs(dry_run))
@@ -308,8 +307,8 @@ class AsyncHeadwater:
         matching: LetterFilter | None,
         rate_per_s: int | None,
     ) -> LettersMoved:
-        from headwater.letters_everywhere import move_everywhere
-        from headwater.store.pacing import Pace
+        from headwater.store.call import Pace
+        from headwater.whole_store.letters import move_everywhere
 
         return await self.store.run(move_everywhere(action, names, matching, Pace(rate_per_s)))
 
@@ -318,7 +317,7 @@ class AsyncHeadwater:
 
         A store knows those under way and the last hundred that have ended.
         """
-        from headwater.store.job_notes import all_jobs
+        from headwater.store.presence import all_jobs
 
         return await self.store.run(all_jobs())
 
@@ -328,7 +327,7 @@ class AsyncHeadwater:
         One that waits is taken back whole, one that runs leaves the rest. The server that has it
         ends it within about a second; one that no server has is ended by the next.
         """
-        from headwater.store.job_notes import stop_job
+        from headwater.store.presence import stop_job
 
         return await self.store.run(stop_job(job))
 

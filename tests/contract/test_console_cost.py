@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headwater
-from headwater.inputs import OwnName
-from headwater.metrics import store_facts
+from headwater.kernel.inputs import OwnName
+from headwater.metrics import alarms
 from headwater.serve.console.service import Console
-from headwater.store import rights
+from headwater.store import steps
 from headwater.store.doctor import examine
 from headwater.timed.states import PREFIX, JobRecord, JobSpec, JobState, encode_record
 from tests.support.api import ApiServer
@@ -56,7 +56,7 @@ def calls(raw: redis.Redis) -> int:
 
     What functions run inside the server is not sent by a client.
     """
-    inside = set(rights.needed(cluster=False)) - set(rights.SENT)
+    inside = set(steps.needed(cluster=False)) - set(steps.SENT)
     stats = raw.info("commandstats")
     return sum(
         int(facts["calls"])
@@ -87,7 +87,7 @@ def examining_per_s(store: Server, raw: redis.Redis) -> float:
     """Return how many calls a second it costs to examine the store now and then."""
     before = calls(raw)
     examine(store.url)
-    return (calls(raw) - before - 1) / store_facts.EXAMINED_S
+    return (calls(raw) - before - 1) / alarms.EXAMINED_S
 
 
 def test_open_tabs_cost_the_store_less_than_five_calls_a_second(

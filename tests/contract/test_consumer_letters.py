@@ -10,13 +10,12 @@ import sqlalchemy as sa
 
 import headwater
 from headwater import Message
-from headwater.failures import Cause
+from headwater.kernel.failures import Cause
 from headwater.outbox import Consumer
 from headwater.outbox.consumer_letters import ConsumerLetters, GivenUp
 from headwater.outbox.consumer_loop import Handler
 from headwater.outbox.schema import SCHEMA
-from headwater.store.library import VERSION
-from headwater.store.record import KEY
+from headwater.store.library import KEY, VERSION
 from tests.support.consumers import Desk, drain, writes
 from tests.support.entries import entries
 from tests.support.servers import Server, until

@@ -25,8 +25,8 @@ from headwater import (
     StaleSequence,
     UnknownGroup,
 )
-from headwater.inputs import deadline, needed_deadline, whole_ms
-from headwater.log.ack_arguments import ranges_of
+from headwater.kernel.inputs import deadline, needed_deadline, whole_ms
+from headwater.log.settling import ranges_of
 from headwater.queue.types import HeadedDelivery
 from tests.support.api import ApiClient
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from headwater import Group, Headwater, QueueWorker
+from headwater.kernel.packaging import __version__
 from headwater.metrics.history import (
     OUTBOX,
     STORE,
@@ -24,14 +25,12 @@ from headwater.metrics.history import (
     write_points,
 )
 from headwater.outbox import Consumer, Outbox, Streamer
-from headwater.release import __version__
 from headwater.spark.queries.notes import NotedQuery, note
-from headwater.store.past_checks import VerifyNote, note_verify
+from headwater.store.doctor import VerifyNote, note_verify
 from headwater.timed.runner import TimedRunner
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.records import Repaired
-from headwater.timeline.walker.notes import WalkNotes
-from headwater.timeline.walker.walker import Walker
+from headwater.timeline.walker import Walker, WalkNotes
 from tests.support.api import ApiClient
 
 _PLACES = ("Harbour", "Old Town", "Airport", "Station", "Museum", "Stadium")

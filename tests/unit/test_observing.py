@@ -9,11 +9,11 @@ import pytest
 
 import headwater
 from headwater.ick.keys import channel_key, ick_keys, shard_key
-from headwater.instrument import Event, count, current, install, installed, observe
+from headwater.kernel.instrument import Event, count, current, install, installed, observe
 from headwater.log.keys import STREAMS, box_key, stream_key, tail_key, topic_key
 from headwater.queue import keys as queue_keys
 from headwater.store.call import Call, Look, Many, Wait
-from headwater.store.observing import Observed, RequestObservation, name_of, size_of
+from headwater.store.faults import Observed, RequestObservation, name_of, size_of
 from tests.support.instruments import Recorder
 
 WHERE = "redis://h:6379"

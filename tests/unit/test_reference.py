@@ -12,12 +12,13 @@ import pytest
 from markdown.extensions.toc import slugify
 
 import headwater
-from headwater import errors, instrument, outbox, serve, testing, timeline
+from headwater import errors, outbox, serve, testing, timeline
 from headwater.app.running import RunningApp
-from headwater.ick import limits as ick_limits
-from headwater.log import limits
-from headwater.queue import limits as queue_limits
-from headwater.store import rights
+from headwater.ick import keys as ick_limits
+from headwater.kernel import instrument
+from headwater.log import keys
+from headwater.queue import keys as queue_limits
+from headwater.store import steps
 from tests.support.pages import ROOT, pages
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -152,7 +153,7 @@ def test_the_reference_states_every_limit() -> None:
     stated = dict(re.findall(r"^\| `([A-Z_]+)` \| ([\d,]+)", page, flags=re.MULTILINE))
     held = {
         name: f"{number:,}"
-        for module in (limits, ick_limits)
+        for module in (keys, ick_limits)
         for name, number in vars(module).items()
         if name.isupper() and not name.startswith("_")
     }
@@ -178,7 +179,7 @@ def test_the_reference_draws_the_tree_of_errors() -> None:
 def test_the_rights_that_a_user_needs_are_listed(cluster: bool) -> None:
     page = (ROOT / "docs" / "how-to" / "own-server.md").read_text("utf-8")
     listed = set(re.sub(r"[`\\.]", " ", page).split())
-    assert set(rights.rules(cluster).split()) <= listed
+    assert set(steps.rules(cluster).split()) <= listed
 
 
 def test_the_reference_states_which_releases_are_allowed() -> None:

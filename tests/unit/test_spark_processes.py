@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.spark.engine.wrappers import install_wrapper
+from headwater.spark.engine.session import install_wrapper
 
 FREEZING = """
 import gc, json
@@ -78,7 +78,7 @@ UNUSED = (
     "headwater.aio_client",
     "headwater.ick",
     "headwater.queue",
-    "headwater.scrubbing",
+    "headwater.whole_store.scrubbing",
     "headwater.log.scrubbing",
     "headwater.spark.archives",
     "headwater.spark.engine.session",

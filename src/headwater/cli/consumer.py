@@ -21,7 +21,7 @@ from headwater.cli.options import (
     connected,
     similar,
 )
-from headwater.inputs import MAX_EXACT
+from headwater.kernel.inputs import MAX_EXACT
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
@@ -154,8 +154,7 @@ def redrive(
     In order, each with its effect exactly once, after messages that came later. One that fails
     again stays a dead letter. May run while the application runs.
     """
-    from headwater.app.loading import load_app
-    from headwater.app.redriving import redrive_letters
+    from headwater.app.application import load_app, redrive_letters
 
     done = redrive_letters(load_app(target), name, store, db)
     view = views.outboxes.ConsumerRedrivenView.of(done, consumer=name)
@@ -223,7 +222,7 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Stop retention from waiting for a consumer until it runs again; its position is kept."""
-    from headwater.outbox.known_consumers import forget_consumer
+    from headwater.outbox.consumers import forget_consumer
 
     with _known_consumer(db, store, name, stream) as (consumer, hw):
         streams = list(consumer.streams)
@@ -238,7 +237,7 @@ def _known_consumer(
 ) -> Iterator[tuple[Consumer, Headwater]]:
     """Yield a consumer of the streams on which it has a position; raises UnknownConsumer."""
     from headwater.outbox import Outbox
-    from headwater.outbox.known_consumers import known_consumer
+    from headwater.outbox.consumers import known_consumer
     from headwater.sql.engines import open_engine
 
     with open_engine(db) as engine, connected(store) as hw:

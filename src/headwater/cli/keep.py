@@ -13,11 +13,11 @@ from headwater.cli.monitoring_options import MonitoringFlags
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, StoreUrl, connected, known, queue_of
 from headwater.errors import StoreError
-from headwater.outages import store_may_recover
+from headwater.kernel.failures import store_may_recover
 
 if TYPE_CHECKING:
     from headwater.ick.types import KeptChannel
-    from headwater.log.housekeeping import Kept
+    from headwater.log.retention import Kept
     from headwater.queue.types import KeptQueue
     from headwater.views.housekeeping import (
         ChannelChangeView,
@@ -75,7 +75,7 @@ def keep(
     exit code is then 1.
     """
     from headwater.client import keep_each
-    from headwater.stopping import StopSignal, stop_on_signals
+    from headwater.kernel.stopping import StopSignal, stop_on_signals
 
     stop = StopSignal()
     with (
@@ -112,7 +112,7 @@ def keep(
 
 def _show(kept: Kept | KeptQueue | KeptChannel, told: dict[str, str], as_json: bool) -> None:
     """Print what was done to an object; who holds messages back is told once, by ``told``."""
-    from headwater.log.housekeeping import Kept
+    from headwater.log.retention import Kept
     from headwater.queue.types import KeptQueue
 
     changes: Iterable[ChangeView]

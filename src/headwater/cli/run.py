@@ -16,7 +16,7 @@ from headwater.cli.options import StoreUrl, duration_ms, refused, size_bytes
 from headwater.errors import AppRefused
 
 if TYPE_CHECKING:
-    from headwater.app.child_messages import Checked
+    from headwater.app.processes import Checked
     from headwater.app.supervisor import RunPlan, Supervisor
 
 _BAD_APP = 2
@@ -212,7 +212,7 @@ def _answering(
     supervisor: Supervisor, http: str, tokens: Path | None, counts: int | None
 ) -> Iterator[None]:
     """Answer those who watch, at one port for all processes."""
-    from headwater.lazy_names import extra_needed
+    from headwater.kernel.packaging import extra_needed
 
     with extra_needed("serve"):
         from headwater.app.monitoring import watched

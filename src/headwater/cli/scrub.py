@@ -15,8 +15,7 @@ from headwater.cli.options import AsJson, StoreUrl, connected
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
-    from headwater.store.scrubbing import Defect
+    from headwater.store.scrubbing import Defect, ScrubProgress, ScrubReport
 
 # The exit code when something is wrong; 1 is for what could not be done at all.
 DEFECTS: Final = 3
@@ -95,7 +94,7 @@ def scrub(
     when something is wrong, 130 when it was interrupted before it found anything, and 1 when it
     could not be done.
     """
-    from headwater.stopping import StopSignal, stop_on_signals
+    from headwater.kernel.stopping import StopSignal, stop_on_signals
 
     stop, progress = StopSignal(), ProgressLine()
     paced: Any = {"rate_mb_s": rate, "progress": progress, "stop": stop.is_set}
@@ -113,7 +112,7 @@ def scrub(
 def _scrub_archives(
     place: str, streams: Sequence[str], kinds: object, paced: Any
 ) -> tuple[ScrubReport, str]:
-    from headwater.spark.archives.place import absolute_place, safe_place
+    from headwater.spark.archives.manifest import absolute_place, safe_place
     from headwater.spark.archives.scrubbing import scrub_archives
 
     if kinds:
@@ -154,7 +153,7 @@ def repair(
     object has not changed since it was checked, so the store may be in use. What cannot be repaired
     is shown with what else can be done. The exit code is 0 when nothing is left, else 3.
     """
-    from headwater.stopping import StopSignal, stop_on_signals
+    from headwater.kernel.stopping import StopSignal, stop_on_signals
 
     stop, progress = StopSignal(), ProgressLine()
     chosen: Any = kinds or ()

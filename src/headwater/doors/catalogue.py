@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 from headwater.errors import HeadwaterError, UnknownGroup, UnknownTopic
 from headwater.kernel.declaring import Param, Row, row_of
-from headwater.log.extents import partitions_of
+from headwater.log.reading import partitions_of
 from headwater.store.call import Operation
 
 DOORS: Final = ("command line", "HTTP", "RESP")

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from headwater.errors import NotAnIck
-from headwater.ick.keys import ick_keys
-from headwater.ick.limits import (
+from headwater.ick.keys import (
     SCAN_MEMBERS,
     STEP_MEMBERS,
     Member,
     Scores,
     check_reserve,
     first_members,
+    ick_keys,
     spell_members,
     spell_pairs,
     steps_of,
@@ -27,8 +27,8 @@ from headwater.ick.replies import (
     pairs_of,
 )
 from headwater.ick.types import Added, Listed, Place
-from headwater.inputs import refuse_own_name
-from headwater.sizes import check_max_bytes
+from headwater.kernel.headers import check_max_bytes
+from headwater.kernel.inputs import refuse_own_name
 from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 

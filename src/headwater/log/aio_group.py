@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
-from headwater.codecs import D
-from headwater.failures import Failure, GivenCause, LetterFilter
-from headwater.inputs import AckMs, DelayMs, Duration, deadline
+from headwater.kernel.codecs import D
 from headwater.kernel.declaring import Scope, operation
-from headwater.limiting import Limits
-from headwater.log import acks, dead_letters, failing, grouping, letter_walks, limiting, pausing
-from headwater.log.ack_arguments import GivenOffsets, Letters
+from headwater.kernel.failures import Failure, GivenCause, LetterFilter
+from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
+from headwater.log import dead_letters, grouping, settling
 from headwater.log.handles import GroupHandle, Position
-from headwater.log.limits import MAX_LETTERS, MAX_READ
+from headwater.log.keys import MAX_LETTERS, MAX_READ
+from headwater.log.settling import GivenOffsets, Letters
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
-from headwater.store.pacing import Pace
+from headwater.store.call import Pace
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
     from headwater.workers.aio_worker import AsyncWorker, AsyncWorkerHandler
-    from headwater.workers.group_messages import GroupWorkerOptions
+    from headwater.workers.sources import GroupWorkerOptions
 
 
 class AsyncGroup(Generic[D]):
@@ -95,12 +94,12 @@ class AsyncGroup(Generic[D]):
         They are given as such, by offset, or by range, which is a ``range`` or a pair (start, end)
         with both ends included; iterables of them are taken, too. Raises UnknownGroup.
         """
-        return await self._run(acks.ack(self._handle, offsets))
+        return await self._run(settling.ack(self._handle, offsets))
 
     @operation(Scope.WRITE, "nacked", says="returned {nacked:pending message}")
     async def nack(self, *offsets: GivenOffsets, delay_ms: DelayMs = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        return await self._run(acks.nack(self._handle, offsets, delay_ms))
+        return await self._run(settling.nack(self._handle, offsets, delay_ms))
 
     async def fail(self, *failures: Failure) -> int:
         """Report failed attempts, each with its error, and a delay or None to give up.
@@ -108,17 +107,17 @@ class AsyncGroup(Generic[D]):
         Returns how many messages were still pending in the attempt that failed; the others do not
         change. Workers call this.
         """
-        return await self._run(failing.fail(self._handle, failures))
+        return await self._run(dead_letters.fail(self._handle, failures))
 
     @operation(Scope.WRITE, "released", says="released {released:pending message}")
     async def release(self, *offsets: GivenOffsets) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
-        return await self._run(failing.release(self._handle, offsets))
+        return await self._run(dead_letters.release(self._handle, offsets))
 
     @operation(Scope.WRITE, "extended", says="extended {extended:pending message}")
     async def extend(self, *offsets: GivenOffsets, ack_ms: AckMs) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
-        return await self._run(acks.extend(self._handle, offsets, ack_ms))
+        return await self._run(settling.extend(self._handle, offsets, ack_ms))
 
     @operation(Scope.ADMIN, "next", says="{group} reads on at {next}")
     async def seek(self, offset: Position) -> int:
@@ -131,12 +130,12 @@ class AsyncGroup(Generic[D]):
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
-        return await self._run(pausing.pause(self._handle, True))
+        return await self._run(grouping.pause(self._handle, True))
 
     @operation(Scope.ADMIN, "changed", says="runs", says_not="runs already")
     async def resume(self) -> bool:
         """Deliver messages again; returns whether the group was paused."""
-        return await self._run(pausing.pause(self._handle, False))
+        return await self._run(grouping.pause(self._handle, False))
 
     async def info(self) -> GroupInfo:
         """Return the state of the group; raises UnknownGroup before its first read."""
@@ -171,7 +170,7 @@ class AsyncGroup(Generic[D]):
         ``rate_per_s`` limits how many per second.
         """
         return await self._run(
-            letter_walks.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
+            dead_letters.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
     async def discard(
@@ -188,7 +187,7 @@ class AsyncGroup(Generic[D]):
         hold stays in the stream of the dead letters, until its retention removes it.
         """
         return await self._run(
-            letter_walks.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+            dead_letters.discard(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
     @operation(Scope.WRITE, "buried", says="gave up {buried:message}")
@@ -199,7 +198,7 @@ class AsyncGroup(Generic[D]):
         many messages were given up. What expires is given up by reads and ``headwater keep``, too.
         Raises InvalidInput when the group keeps no dead letters.
         """
-        return await self._run(failing.bury(self._handle, messages, error))
+        return await self._run(dead_letters.bury(self._handle, messages, error))
 
     @operation(
         Scope.ADMIN,
@@ -223,7 +222,7 @@ class AsyncGroup(Generic[D]):
         ``Limits`` says what each means; what it does not limit is not limited any more. They apply
         from now on, also to messages that members already have.
         """
-        return await self._run(limiting.limit(self._handle, limits))
+        return await self._run(grouping.limit(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[int]] | None = None) -> None:
         """Have the group keep the order of each tag from its next read on; workers call this.
@@ -244,7 +243,7 @@ class AsyncGroup(Generic[D]):
         await send.run()
         """
         from headwater.workers.aio_worker import AsyncWorker
-        from headwater.workers.checks import check_options
+        from headwater.workers.sources import check_options
 
         check_options(AsyncWorker, options)
         return lambda handler: AsyncWorker(self, handler, **options)

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 import pyarrow as pa
 
-from headwater.codecs import D
-from headwater.failures import Failure, GivenCause, LetterFilter
-from headwater.headers import GivenHeaders
-from headwater.inputs import AckMs, DelayMs, Duration, deadline
+from headwater.kernel.codecs import D
 from headwater.kernel.declaring import across
-from headwater.limiting import Limits
-from headwater.log import limiting, node, topic_groups, topic_letters, topic_reading, topics
-from headwater.log.ack_arguments import GivenInTopic, LettersInTopic
+from headwater.kernel.failures import Failure, GivenCause, LetterFilter
+from headwater.kernel.headers import GivenHeaders
+from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
+from headwater.log import grouping, node, topics
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
-from headwater.log.entries import Entry, batch_of_entries
-from headwater.log.limits import MAX_LETTERS, MAX_READ, check_count
-from headwater.log.topic_groups import TopicPosition, TopicStart
+from headwater.log.handles import Entry, batch_of_entries
+from headwater.log.keys import MAX_LETTERS, MAX_READ, check_count
+from headwater.log.settling import GivenInTopic, LettersInTopic
+from headwater.log.topics import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
     Placed,
@@ -29,12 +28,12 @@ from headwater.log.types import (
     TopicMessage,
     TopicWithInfo,
 )
-from headwater.store.pacing import Pace
+from headwater.store.call import Pace
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
     from headwater.workers.aio_worker import AsyncTopicHandler, AsyncWorker
-    from headwater.workers.group_messages import GroupWorkerOptions
+    from headwater.workers.sources import GroupWorkerOptions
 
 
 class AsyncTopic(Generic[D]):
@@ -155,7 +154,7 @@ class AsyncTopic(Generic[D]):
         ``start`` may also be a mapping from partitions to positions: a new group starts at "first"
         in those that it does not name. ``max_pending`` holds for each partition.
         """
-        handle = topic_groups.open_group(
+        handle = topics.open_group(
             *(self._handle, name, member or self._member, start, max_pending, dead_letters),
             ordered=ordered,
             one_server=self._store.kind != "cluster",
@@ -166,7 +165,7 @@ class AsyncTopic(Generic[D]):
 class AsyncTopicGroup(Generic[D]):
     """One member's view of a group over all partitions of a topic."""
 
-    def __init__(self, store: AsyncStore, handle: topic_groups.TopicGroupHandle) -> None:
+    def __init__(self, store: AsyncStore, handle: topics.TopicGroupHandle) -> None:
         self._store = store
         self._run = store.run
         self._handle = handle
@@ -218,9 +217,9 @@ class AsyncTopicGroup(Generic[D]):
         """
         asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
         if with_info:
-            known = await self._run(topic_reading.read_with_info(*asked))
+            known = await self._run(topics.read_with_info(*asked))
             return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])
-        found = await self._run(topic_reading.read(*asked))
+        found = await self._run(topics.read(*asked))
         return self._handle.topic.decoded(found)
 
     @across(AsyncGroup.ack)
@@ -230,17 +229,17 @@ class AsyncTopicGroup(Generic[D]):
         They are given as such, as (partition, offset) pairs, as {partition: offsets}, or as
         iterables of those; offsets are what AsyncGroup.ack takes.
         """
-        return await self._run(topic_groups.ack(self._handle, messages))
+        return await self._run(topics.ack(self._handle, messages))
 
     @across(AsyncGroup.nack)
     async def nack(self, *messages: GivenInTopic, delay_ms: DelayMs = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        return await self._run(topic_groups.nack(self._handle, messages, delay_ms))
+        return await self._run(topics.nack(self._handle, messages, delay_ms))
 
     @across(AsyncGroup.extend)
     async def extend(self, *messages: GivenInTopic, ack_ms: AckMs) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
-        return await self._run(topic_groups.extend(self._handle, messages, ack_ms))
+        return await self._run(topics.extend(self._handle, messages, ack_ms))
 
     @across(AsyncGroup.seek, override=("command line",))
     async def seek(self, position: TopicPosition) -> dict[int, int]:
@@ -249,7 +248,7 @@ class AsyncTopicGroup(Generic[D]):
         ``position`` is "first", "last" or a time for all partitions, or a mapping from partitions
         to positions, which leaves the others as they are. May be repeated after a failure.
         """
-        return await self._run(topic_groups.seek(self._handle, position))
+        return await self._run(topics.seek(self._handle, position))
 
     @across(AsyncGroup.pause)
     async def pause(self) -> bool:
@@ -257,16 +256,16 @@ class AsyncTopicGroup(Generic[D]):
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
-        return await self._run(topic_groups.pause(self._handle, True))
+        return await self._run(topics.pause(self._handle, True))
 
     @across(AsyncGroup.resume)
     async def resume(self) -> bool:
         """Deliver messages again in every partition; returns whether the group was paused."""
-        return await self._run(topic_groups.pause(self._handle, False))
+        return await self._run(topics.pause(self._handle, False))
 
     async def info(self) -> list[GroupInfo]:
         """Return the state of the group in each partition."""
-        return await self._run(topic_groups.group_info(self._handle))
+        return await self._run(topics.group_info(self._handle))
 
     async def dead(
         self,
@@ -276,7 +275,7 @@ class AsyncTopicGroup(Generic[D]):
         max_bytes: int | None = None,
     ) -> list[TopicDeadLetter]:
         """Return the oldest dead letters of all partitions that fit; they stay where they are."""
-        return await self._run(topic_letters.dead(self._handle, count, matching, max_bytes))
+        return await self._run(topics.dead(self._handle, count, matching, max_bytes))
 
     async def redrive(
         self,
@@ -288,7 +287,7 @@ class AsyncTopicGroup(Generic[D]):
     ) -> dict[int, Redriven]:
         """Have dead letters redelivered; see AsyncGroup.redrive. Returns how many by partition."""
         return await self._run(
-            topic_groups.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
+            topics.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
     async def discard(
@@ -301,17 +300,17 @@ class AsyncTopicGroup(Generic[D]):
     ) -> int:
         """Forget dead letters: these, those that fit, or the oldest; see AsyncGroup.discard."""
         return await self._run(
-            topic_groups.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+            topics.discard(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
     async def fail(self, *failures: Failure) -> int:
         """Report failed attempts at messages that were read; see AsyncGroup.fail."""
-        return await self._run(topic_groups.fail(self._handle, failures))
+        return await self._run(topics.fail(self._handle, failures))
 
     @across(AsyncGroup.release)
     async def release(self, *messages: GivenInTopic) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
-        return await self._run(topic_groups.release(self._handle, messages))
+        return await self._run(topics.release(self._handle, messages))
 
     @across(AsyncGroup.bury)
     async def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:
@@ -319,12 +318,12 @@ class AsyncTopicGroup(Generic[D]):
 
         See AsyncGroup.bury.
         """
-        return await self._run(topic_groups.bury(self._handle, messages, error))
+        return await self._run(topics.bury(self._handle, messages, error))
 
     @across(AsyncGroup.remove)
     async def remove(self) -> bool:
         """Remove the group from every partition; returns whether it existed."""
-        return await self._run(topic_groups.remove(self._handle))
+        return await self._run(topics.remove(self._handle))
 
     @across(AsyncGroup.limit)
     async def limit(self, limits: Limits) -> Limits:
@@ -333,7 +332,7 @@ class AsyncTopicGroup(Generic[D]):
         Raises InvalidInput for limits in all, which cannot be enforced: partitions may be on
         several servers.
         """
-        return await self._run(limiting.limit_in_topic(self._handle, limits))
+        return await self._run(grouping.limit_in_topic(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None = None) -> None:
         """Have the group keep the order of each tag from its next read on; workers call this.
@@ -351,7 +350,7 @@ class AsyncTopicGroup(Generic[D]):
         See AsyncGroup.worker.
         """
         from headwater.workers.aio_worker import AsyncWorker
-        from headwater.workers.checks import check_options
+        from headwater.workers.sources import check_options
 
         check_options(AsyncWorker, options)
         return lambda handler: AsyncWorker(self, handler, **options)

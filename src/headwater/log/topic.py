@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 import pyarrow as pa
 
-from headwater.codecs import D
-from headwater.failures import Failure, GivenCause, LetterFilter
-from headwater.headers import GivenHeaders
-from headwater.inputs import AckMs, DelayMs, Duration, deadline
+from headwater.kernel.codecs import D
 from headwater.kernel.declaring import across
-from headwater.limiting import Limits
-from headwater.log import limiting, node, topic_groups, topic_letters, topic_reading, topics
-from headwater.log.ack_arguments import GivenInTopic, LettersInTopic
-from headwater.log.entries import Entry, batch_of_entries
+from headwater.kernel.failures import Failure, GivenCause, LetterFilter
+from headwater.kernel.headers import GivenHeaders
+from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
+from headwater.log import grouping, node, topics
 from headwater.log.group import Group
-from headwater.log.limits import MAX_LETTERS, MAX_READ, check_count
+from headwater.log.handles import Entry, batch_of_entries
+from headwater.log.keys import MAX_LETTERS, MAX_READ, check_count
+from headwater.log.settling import GivenInTopic, LettersInTopic
 from headwater.log.stream import Stream
-from headwater.log.topic_groups import TopicPosition, TopicStart
+from headwater.log.topics import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
     Placed,
@@ -30,11 +29,11 @@ from headwater.log.types import (
     TopicMessage,
     TopicWithInfo,
 )
-from headwater.store.pacing import Pace
+from headwater.store.call import Pace
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
-    from headwater.workers.group_messages import GroupWorkerOptions
+    from headwater.workers.sources import GroupWorkerOptions
     from headwater.workers.worker import TopicHandler, Worker
 
 
@@ -152,7 +151,7 @@ class Topic(Generic[D]):
         ``start`` may also be a mapping from partitions to positions: a new group starts at "first"
         in those that it does not name. ``max_pending`` holds for each partition.
         """
-        handle = topic_groups.open_group(
+        handle = topics.open_group(
             *(self._handle, name, member or self._member, start, max_pending, dead_letters),
             ordered=ordered,
             one_server=self._store.kind != "cluster",
@@ -163,7 +162,7 @@ class Topic(Generic[D]):
 class TopicGroup(Generic[D]):
     """One member's view of a group over all partitions of a topic."""
 
-    def __init__(self, store: Store, handle: topic_groups.TopicGroupHandle) -> None:
+    def __init__(self, store: Store, handle: topics.TopicGroupHandle) -> None:
         self._store = store
         self._run = store.run
         self._handle = handle
@@ -215,9 +214,9 @@ class TopicGroup(Generic[D]):
         """
         asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
         if with_info:
-            known = self._run(topic_reading.read_with_info(*asked))
+            known = self._run(topics.read_with_info(*asked))
             return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])
-        found = self._run(topic_reading.read(*asked))
+        found = self._run(topics.read(*asked))
         return self._handle.topic.decoded(found)
 
     @across(Group.ack)
@@ -227,17 +226,17 @@ class TopicGroup(Generic[D]):
         They are given as such, as (partition, offset) pairs, as {partition: offsets}, or as
         iterables of those; offsets are what Group.ack takes.
         """
-        return self._run(topic_groups.ack(self._handle, messages))
+        return self._run(topics.ack(self._handle, messages))
 
     @across(Group.nack)
     def nack(self, *messages: GivenInTopic, delay_ms: DelayMs = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        return self._run(topic_groups.nack(self._handle, messages, delay_ms))
+        return self._run(topics.nack(self._handle, messages, delay_ms))
 
     @across(Group.extend)
     def extend(self, *messages: GivenInTopic, ack_ms: AckMs) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
-        return self._run(topic_groups.extend(self._handle, messages, ack_ms))
+        return self._run(topics.extend(self._handle, messages, ack_ms))
 
     @across(Group.seek, override=("command line",))
     def seek(self, position: TopicPosition) -> dict[int, int]:
@@ -246,7 +245,7 @@ class TopicGroup(Generic[D]):
         ``position`` is "first", "last" or a time for all partitions, or a mapping from partitions
         to positions, which leaves the others as they are. May be repeated after a failure.
         """
-        return self._run(topic_groups.seek(self._handle, position))
+        return self._run(topics.seek(self._handle, position))
 
     @across(Group.pause)
     def pause(self) -> bool:
@@ -254,16 +253,16 @@ class TopicGroup(Generic[D]):
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
-        return self._run(topic_groups.pause(self._handle, True))
+        return self._run(topics.pause(self._handle, True))
 
     @across(Group.resume)
     def resume(self) -> bool:
         """Deliver messages again in every partition; returns whether the group was paused."""
-        return self._run(topic_groups.pause(self._handle, False))
+        return self._run(topics.pause(self._handle, False))
 
     def info(self) -> list[GroupInfo]:
         """Return the state of the group in each partition."""
-        return self._run(topic_groups.group_info(self._handle))
+        return self._run(topics.group_info(self._handle))
 
     def dead(
         self,
@@ -273,7 +272,7 @@ class TopicGroup(Generic[D]):
         max_bytes: int | None = None,
     ) -> list[TopicDeadLetter]:
         """Return the oldest dead letters of all partitions that fit; they stay where they are."""
-        return self._run(topic_letters.dead(self._handle, count, matching, max_bytes))
+        return self._run(topics.dead(self._handle, count, matching, max_bytes))
 
     def redrive(
         self,
@@ -284,9 +283,7 @@ class TopicGroup(Generic[D]):
         rate_per_s: int | None = None,
     ) -> dict[int, Redriven]:
         """Have dead letters redelivered; see Group.redrive. Returns how many by partition."""
-        return self._run(
-            topic_groups.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
-        )
+        return self._run(topics.redrive(self._handle, letters, matching, count, Pace(rate_per_s)))
 
     def discard(
         self,
@@ -297,18 +294,16 @@ class TopicGroup(Generic[D]):
         rate_per_s: int | None = None,
     ) -> int:
         """Forget dead letters: these, those that fit, or the oldest; see Group.discard."""
-        return self._run(
-            topic_groups.discard(self._handle, letters, matching, count, Pace(rate_per_s))
-        )
+        return self._run(topics.discard(self._handle, letters, matching, count, Pace(rate_per_s)))
 
     def fail(self, *failures: Failure) -> int:
         """Report failed attempts at messages that were read; see Group.fail."""
-        return self._run(topic_groups.fail(self._handle, failures))
+        return self._run(topics.fail(self._handle, failures))
 
     @across(Group.release)
     def release(self, *messages: GivenInTopic) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
-        return self._run(topic_groups.release(self._handle, messages))
+        return self._run(topics.release(self._handle, messages))
 
     @across(Group.bury)
     def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:
@@ -316,12 +311,12 @@ class TopicGroup(Generic[D]):
 
         See Group.bury.
         """
-        return self._run(topic_groups.bury(self._handle, messages, error))
+        return self._run(topics.bury(self._handle, messages, error))
 
     @across(Group.remove)
     def remove(self) -> bool:
         """Remove the group from every partition; returns whether it existed."""
-        return self._run(topic_groups.remove(self._handle))
+        return self._run(topics.remove(self._handle))
 
     @across(Group.limit)
     def limit(self, limits: Limits) -> Limits:
@@ -330,7 +325,7 @@ class TopicGroup(Generic[D]):
         Raises InvalidInput for limits in all, which cannot be enforced: partitions may be on
         several servers.
         """
-        return self._run(limiting.limit_in_topic(self._handle, limits))
+        return self._run(grouping.limit_in_topic(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None = None) -> None:
         """Have the group keep the order of each tag from its next read on; workers call this.
@@ -345,7 +340,7 @@ class TopicGroup(Generic[D]):
 
         See Group.worker.
         """
-        from headwater.workers.checks import check_options
+        from headwater.workers.sources import check_options
         from headwater.workers.worker import Worker
 
         check_options(Worker, options)

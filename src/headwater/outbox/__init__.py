@@ -11,13 +11,13 @@ Needs ``pip install 'headwater[sql]'``; SQLAlchemy is imported with the first us
 
 from typing import TYPE_CHECKING
 
-from headwater.lazy_names import names_of as _names_of
+from headwater.kernel.packaging import names_of as _names_of
 
 if TYPE_CHECKING:
     from headwater.outbox.aio_consumer_loop import AsyncConsumer
     from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven
     from headwater.outbox.consumer_loop import Consumer
-    from headwater.outbox.decorator import consumer
+    from headwater.outbox.consumers import consumer
     from headwater.outbox.outbox import Outbox
     from headwater.outbox.plan import ConsumerStats
     from headwater.outbox.reset import write_reset
@@ -50,7 +50,7 @@ _HOMES = {
     "headwater.outbox.aio_consumer_loop": ("AsyncConsumer",),
     "headwater.outbox.consumer_letters": ("ConsumerLetter", "ConsumerRedriven"),
     "headwater.outbox.consumer_loop": ("Consumer",),
-    "headwater.outbox.decorator": ("consumer",),
+    "headwater.outbox.consumers": ("consumer",),
     "headwater.outbox.outbox": ("Outbox",),
     "headwater.outbox.plan": ("ConsumerStats",),
     "headwater.outbox.reset": ("write_reset",),

@@ -17,13 +17,13 @@ from urllib.parse import quote, unquote
 
 from headwater.aio_client import connect
 from headwater.errors import HeadwaterError, InvalidInput
-from headwater.inputs import check_int
-from headwater.instrument import also_installed
-from headwater.lazy_names import extra_needed
+from headwater.kernel.failures import START_MS
+from headwater.kernel.inputs import check_int
+from headwater.kernel.instrument import also_installed
+from headwater.kernel.packaging import extra_needed
+from headwater.kernel.profiles import store_of
+from headwater.metrics.history import MOST_SERIES
 from headwater.metrics.operations import OperationMetrics
-from headwater.metrics.recorder import MOST_SERIES
-from headwater.outages import START_MS
-from headwater.profiles import store_of
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.asgi_replies import AsgiReplies, Receive, Send, wait_until_gone
 from headwater.serve.http.authorization import cookie_credentials
@@ -35,7 +35,7 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request, Str
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.token_file import TokenFile
 from headwater.serve.tokens import Grant, Tokens
-from headwater.store.callers import Caller
+from headwater.store.faults import Caller
 
 AsgiScope: TypeAlias = MutableMapping[str, Any]
 # Says what the client of a request may do; None for one that may ask for nothing.

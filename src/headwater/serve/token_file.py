@@ -20,8 +20,8 @@ from typing import Final
 import msgspec
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_name
 from headwater.kernel.declaring import Scope
+from headwater.kernel.inputs import check_name
 from headwater.serve.tokens import Grant, Tokens, digest_of
 
 log = logging.getLogger("headwater.serve")

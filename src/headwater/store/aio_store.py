@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import redis
 
-from headwater import instrument
 from headwater.errors import HeadwaterError, StoreError
-from headwater.instrument import Instrument
+from headwater.kernel import instrument
+from headwater.kernel.instrument import Instrument
 from headwater.store import faults
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
 from headwater.store.aio_interception import AsyncInterceptedConnections
@@ -34,8 +34,8 @@ from headwater.store.call import (
 )
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
+from headwater.store.faults import Observed, RequestObservation
 from headwater.store.interception import interceptor_of
-from headwater.store.observing import Observed, RequestObservation
 from headwater.store.steps import LEAVE_TIMEOUT_S, Steps, StoreSteps, leave_of, random_token
 from headwater.store.url import Address, resolve
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from headwater.ick.limits import Member
+from headwater.ick.keys import Member
 from headwater.ick.types import (
     Added,
     Batch,
@@ -18,7 +18,7 @@ from headwater.ick.types import (
     Reserved,
     ShardStats,
 )
-from headwater.text_or_base64 import from_text
+from headwater.kernel.inputs import from_text
 from headwater.views.record import Mark, View, copied, encoding_of, mirror, text_field
 
 IckAddedView = mirror("IckAddedView", Added, first={"key": str})

@@ -11,17 +11,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from headwater.errors import HeadwaterError
-from headwater.failures import LastFailure, read_failure
-from headwater.headers import OUTBOX_ID
+from headwater.kernel.failures import LastFailure, read_failure
+from headwater.kernel.headers import OUTBOX_ID
 from headwater.log import reading
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.profile import StreamProfile, stream_profile
-from headwater.log.ruler import GroupRuler, group_ruler
+from headwater.log.inspecting import GroupRuler, StreamProfile, group_ruler, stream_profile
 from headwater.log.types import GroupInfo, Message, StreamInfo
 from headwater.spark.queries.status import QueryStatus, query_statuses
 from headwater.store.call import Call, Operation
 from headwater.store.many import together
-from headwater.store.notes import ARCHIVES, all_notes
+from headwater.store.presence import ARCHIVES, all_notes
 from headwater.views.group_lives import life_in_group
 from headwater.views.overview import groups_of
 from headwater.views.record import View

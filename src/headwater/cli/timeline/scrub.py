@@ -10,7 +10,7 @@ from headwater.cli.scrub import ProgressLine, ReadRate, show_report
 from headwater.cli.timeline.cli_types import FarmFlags
 
 if TYPE_CHECKING:
-    from headwater.store.scrub_pace import ScrubReport
+    from headwater.store.scrubbing import ScrubReport
 
 
 @grouped
@@ -24,10 +24,10 @@ def scrub(farm: FarmFlags, rate: ReadRate = None, as_json: AsJson = False) -> No
     """
     import asyncio
 
-    from headwater.stopping import StopSignal, stop_on_signals
+    from headwater.kernel.stopping import StopSignal, stop_on_signals
     from headwater.timeline.farm.aio_farm import AsyncFarm
-    from headwater.timeline.naming import safe_farm
-    from headwater.timeline.walker.scrubbing import scrub_farm
+    from headwater.timeline.layout import safe_farm
+    from headwater.timeline.scrubbing import scrub_farm
 
     stop, progress = StopSignal(), ProgressLine()
 

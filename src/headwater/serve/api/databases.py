@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headwater.errors import HeadwaterError
 from headwater.kernel.declaring import Scope
-from headwater.lazy_names import extra_needed
+from headwater.kernel.failures import START_MS
+from headwater.kernel.headers import LIST_BYTES
+from headwater.kernel.packaging import extra_needed
 from headwater.metrics.exposition import Page
-from headwater.metrics.objects import add_outbox
-from headwater.metrics.recorder import OutboxBacklog
-from headwater.outages import START_MS
+from headwater.metrics.history import OutboxBacklog
+from headwater.metrics.sampler import add_outbox
 from headwater.serve.tokens import Grant
-from headwater.sizes import LIST_BYTES
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -41,8 +41,8 @@ def open_database(url: str, store_url: str | None) -> Iterator[ServedDatabase]:
     """
     with extra_needed("sql"):
         from headwater.outbox.outbox import Outbox
+        from headwater.sql.driver_errors import safe_name
         from headwater.sql.engines import open_engine
-        from headwater.sql.safe_names import safe_name
     with open_engine(url) as engine:
         yield ServedDatabase(Outbox(engine), safe_name(engine), store_url)
 
@@ -87,7 +87,7 @@ class ServedDatabase:
         self, name: str, stream: str | None, change: Callable[[Consumer, Headwater], T]
     ) -> T:
         from headwater.client import connect
-        from headwater.outbox.known_consumers import known_consumer
+        from headwater.outbox.consumers import known_consumer
 
         with connect(self._store_url, wait_ms=START_MS) as hw:
             return change(known_consumer(self._outbox, hw, name, stream), hw)

@@ -15,7 +15,7 @@ from msgspec import Meta
 from headwater.doors.catalogue import Declared, Kind, Parameter
 from headwater.doors.replies import reply, reply_type
 from headwater.kernel.declaring import Scope, Shape
-from headwater.log.limits import MAX_PARTITIONS
+from headwater.log.keys import MAX_PARTITIONS
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import Offset, Start
 from headwater.serve.api.routes import Look, NoQuery, Route

@@ -13,15 +13,15 @@ from msgspec import Meta
 
 from headwater.doors.catalogue import GROUP
 from headwater.kernel.declaring import Scope
+from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
-from headwater.log.limits import MAX_OFFSET
+from headwater.log.keys import MAX_OFFSET
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.derived import GivenOffsets, meant, routes_of
 from headwater.serve.api.fields import AckMs, BlockMs, Count, Milliseconds, Start
 from headwater.serve.api.routes import Route
-from headwater.sizes import LIST_BYTES
 from headwater.views.overview import groups_of
 from headwater.views.record import View
 from headwater.views.streams import (

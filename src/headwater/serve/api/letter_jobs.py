@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import InvalidInput
-from headwater.failures import ALL_LETTERS
 from headwater.kernel.declaring import Scope
+from headwater.kernel.failures import ALL_LETTERS
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.letters import MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
@@ -25,7 +25,7 @@ from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.engine import HeldJob, ServerJobs
 from headwater.serve.jobs.letter_work import LetterNote, LetterPlace, LetterWork
 from headwater.serve.tokens import Grant
-from headwater.store.job_notes import NewJob, NotedJob
+from headwater.store.presence import NewJob, NotedJob
 from headwater.views.record import View
 
 if TYPE_CHECKING:

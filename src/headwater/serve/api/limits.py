@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from headwater.kernel.declaring import Scope
-from headwater.limiting import MAX_IN_FLIGHT, Limits
+from headwater.kernel.inputs import MAX_IN_FLIGHT, Limits
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.queues import get_queue
 from headwater.serve.api.routes import Route

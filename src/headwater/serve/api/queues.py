@@ -9,16 +9,16 @@ from msgspec import UNSET, Meta, UnsetType
 
 from headwater.errors import InvalidInput, UnknownQueue
 from headwater.kernel.declaring import Scope
-from headwater.log.limits import MAX_OFFSET
-from headwater.queue.limits import MAX_PRIORITY, MAX_PUSH_MESSAGES
+from headwater.kernel.headers import LIST_BYTES
+from headwater.kernel.inputs import Encoding
+from headwater.log.keys import MAX_OFFSET
+from headwater.queue.keys import MAX_PRIORITY, MAX_PUSH_MESSAGES
 from headwater.queue.types import QueueItem
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds
 from headwater.serve.api.formats import value_of
 from headwater.serve.api.routes import Route
 from headwater.serve.letter_lists import ListedPage, messages_in_queue
-from headwater.sizes import LIST_BYTES
-from headwater.text_or_base64 import Encoding
 from headwater.views.overview import some_queues
 from headwater.views.queues import (
     DeliveryView,

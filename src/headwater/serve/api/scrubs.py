@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 import msgspec
 from msgspec import Meta
 
-from headwater.inputs import OwnName
 from headwater.kernel.declaring import Scope
-from headwater.scrubbing import RepairReport
+from headwater.kernel.inputs import OwnName
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs
-from headwater.store.job_notes import NewJob, NotedJob
-from headwater.store.scrub_pace import ScrubProgress, ScrubReport
-from headwater.store.scrubbing import StoreKind
+from headwater.store.presence import NewJob, NotedJob
+from headwater.store.scrubbing import ScrubProgress, ScrubReport, StoreKind
 from headwater.views.record import View
 from headwater.views.scrubs import RepairView, ScrubView
+from headwater.whole_store.scrubbing import RepairReport
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater

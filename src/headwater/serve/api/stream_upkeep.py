@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from headwater.errors import UnknownReader, UnknownStream
 from headwater.kernel.declaring import Scope
-from headwater.log.limits import MAX_OFFSET
+from headwater.log.keys import MAX_OFFSET
 from headwater.log.types import StreamInfo
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import Milliseconds, Start

@@ -12,14 +12,13 @@ from msgspec import UNSET, Meta
 
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
+from headwater.kernel.inputs import Encoding, from_text
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.timeline_pages import timeline_part
-from headwater.text_or_base64 import Encoding, from_text
-from headwater.timeline.records import InstanceStatus
-from headwater.timeline.scores import exact
-from headwater.timeline.walker.notes import read_notes
+from headwater.timeline.records import InstanceStatus, exact
+from headwater.timeline.walker import read_notes
 from headwater.views.record import Mark, View, mirror, text_field
 from headwater.views.timelines import RecordView, TimelineWrittenView, WalkNoteView
 

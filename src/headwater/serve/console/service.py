@@ -19,7 +19,7 @@ import msgspec
 
 from headwater.errors import HeadwaterError
 from headwater.kernel.declaring import Scope
-from headwater.release import __version__
+from headwater.kernel.packaging import __version__
 from headwater.serve.api.problems import status_of
 from headwater.serve.api.service import Answer, ApiService
 from headwater.serve.console.actions.action import Action
@@ -34,7 +34,7 @@ from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.targets import name_of_part
 from headwater.serve.tokens import Grant
-from headwater.store.callers import call_for
+from headwater.store.faults import call_for
 
 log = logging.getLogger("headwater.serve.console")
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from headwater.doors.catalogue import GROUP
 from headwater.errors import UnknownStream
 from headwater.kernel.declaring import Scope
+from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.types import DeadLetter, Message, TopicDeadLetter
@@ -21,7 +22,6 @@ from headwater.serve.resp.message_replies import MessageForm, encode_array, spel
 from headwater.serve.resp.read_options import ReadOptions
 from headwater.serve.resp.replies import EncodedReply
 from headwater.serve.resp.session import RespSession
-from headwater.sizes import LIST_BYTES
 
 LETTERS: Final = 100
 

@@ -6,12 +6,12 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from headwater.ick.aio_ick import AsyncIck
-from headwater.ick.limits import Member
+from headwater.ick.keys import Member
 from headwater.kernel.declaring import Scope
+from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.resp.arguments import Arguments, scores_of
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.session import RespSession
-from headwater.sizes import LIST_BYTES
 
 
 def _ick(session: RespSession, arguments: Arguments) -> AsyncIck:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from headwater.kernel.declaring import Scope
-from headwater.release import __version__
+from headwater.kernel.packaging import __version__
 from headwater.serve.resp.commands import (
     RespCommand,
     Words,

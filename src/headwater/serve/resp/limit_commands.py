@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from headwater.kernel.declaring import Scope
-from headwater.limiting import Limits
+from headwater.kernel.inputs import Limits
 from headwater.serve.resp.arguments import Arguments
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.faults import syntax_error

@@ -11,8 +11,9 @@ from typing import Any, Final
 from headwater.doors.catalogue import TOPIC_GROUP
 from headwater.errors import UnknownTopic
 from headwater.kernel.declaring import Scope
+from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
-from headwater.log.extents import partitions_of
+from headwater.log.reading import partitions_of
 from headwater.log.types import TopicMessage
 from headwater.serve.letter_lists import letters_of_topic
 from headwater.serve.resp.arguments import Arguments, int_of, text_of
@@ -23,7 +24,6 @@ from headwater.serve.resp.info_replies import group_facts, stream_facts
 from headwater.serve.resp.read_options import topic_read_options
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.write_options import write_options
-from headwater.sizes import LIST_BYTES
 
 
 async def known_topic(session: RespSession, name: str) -> AsyncTopic[Any]:

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from headwater.errors import InvalidInput
 from headwater.log.handles import StreamHandle
-from headwater.log.lags import lag_at
-from headwater.log.staging import staged_bytes
+from headwater.log.inspecting import lag_at
+from headwater.log.writing import staged_bytes
 from headwater.spark.queries.notes import QueryNote, all_notes, forget
 from headwater.store.call import Operation
 from headwater.store.many import sound
@@ -23,7 +23,7 @@ SILENT_MS: Final = 60_000
 QueryState: TypeAlias = Literal["running", "silent", "ended", "checkpoint gone"]
 _LIVE: Final = ("running", "silent")
 
-# As spark/queues/intake.py names the intake of a queue, by the length of its name.
+# As spark/queues.py names the intake of a queue, by the length of its name.
 _INTAKE: Final = re.compile(r"intake:(\d+):(.*)", re.DOTALL)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
-from headwater.log.profile import stream_profile
+from headwater.log.inspecting import stream_profile
 from headwater.log.replaying import ReplayRequest
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
-from headwater.log.compaction_estimate import estimate
-from headwater.log.profile import stream_profile
+from headwater.kernel.headers import LIST_BYTES
+from headwater.log.inspecting import estimate, stream_profile
 from headwater.log.types import Searched, StreamInfo
 from headwater.serve.api.routes import NDJSON
 from headwater.serve.console.actions.action import cli_words
@@ -19,7 +19,6 @@ from headwater.serve.console.pages.stream_ruler import ruler_of
 from headwater.serve.console.positions import moment_of, steps_of
 from headwater.serve.http.messages import Refused
 from headwater.serve.http.targets import path_part
-from headwater.sizes import LIST_BYTES
 
 # How many messages a page shows, and what a search may take before it asks whether to go on.
 _MESSAGES: Final = 50
