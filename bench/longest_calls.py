@@ -22,9 +22,9 @@ from bench.events import events
 from bench.harness import Row, server, socket_url
 from bench.longest_calls_queues import Case, of_a_queue, of_dirty_lists
 from headwater.log import grouping
+from headwater.log.grouping import Terms
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.keys import group_key
-from headwater.log.read_terms import Terms
 from headwater.store.many import together
 from headwater.timeline import Farm
 

@@ -111,8 +111,8 @@ if TYPE_CHECKING:
     from headwater.letters_everywhere import LettersMoved
     from headwater.limiting import Limits
     from headwater.log.group import Group
-    from headwater.log.housekeeping import Kept
     from headwater.log.replaying import Replayed
+    from headwater.log.retention import Kept
     from headwater.log.stream import Stream
     from headwater.log.topic import Topic, TopicGroup
     from headwater.log.types import (
@@ -303,7 +303,7 @@ _HOMES = {
         "Reserved",
         "ShardStats",
     ),
-    "headwater.log.housekeeping": ("Kept",),
+    "headwater.log.retention": ("Kept",),
     "headwater.letters_everywhere": ("LettersMoved",),
     "headwater.limiting": ("Limits",),
     "headwater.log.group": ("Group",),

@@ -18,9 +18,9 @@ from headwater.inputs import Duration
 from headwater.letters_everywhere import LettersMoved, move_everywhere
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
-from headwater.log.housekeeping import Kept
-from headwater.log.registry import list_streams, list_topics
+from headwater.log.keys import list_streams, list_topics
 from headwater.log.replaying import Replayed, ReplayRequest, ReplayRun
+from headwater.log.retention import Kept
 from headwater.profiles import store_of
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.handles import list_queues

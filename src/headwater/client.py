@@ -11,7 +11,7 @@ from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.codecs import AnyCodec, Value, ValueCodec
 from headwater.errors import BrokenObject, StoreError, UnreadableNode
 from headwater.inputs import Duration
-from headwater.log.registry import list_deleted, list_streams, list_topics
+from headwater.log.keys import list_deleted, list_streams, list_topics
 from headwater.profiles import store_of
 from headwater.store.faults import Refusal
 from headwater.store.store import Store
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from headwater.ick.ick import Ick, IckChannel
     from headwater.ick.types import KeptChannel
     from headwater.letters_everywhere import LettersMoved
-    from headwater.log.housekeeping import Kept
-    from headwater.log.letter_walks import LetterAction
+    from headwater.log.dead_letters import LetterAction
     from headwater.log.replaying import Replayed
+    from headwater.log.retention import Kept
     from headwater.log.stream import Stream
     from headwater.log.topic import Topic
     from headwater.queue.queue import Queue

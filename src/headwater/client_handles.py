@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.codecs import AnyCodec, coder_of
 from headwater.errors import fault_of_one
 from headwater.inputs import Duration, check_ms, deadline
-from headwater.log.registry import list_deleted, list_streams
+from headwater.log.keys import list_deleted, list_streams
 from headwater.store.call import Operation
 
 # Each data type is imported with its first use; see ``client``.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headwater.ick.single import IckHandle
     from headwater.ick.types import KeptChannel
     from headwater.log.handles import StreamHandle
-    from headwater.log.housekeeping import Kept
+    from headwater.log.retention import Kept
     from headwater.log.topics import TopicHandle
     from headwater.queue.handles import QueueHandle
     from headwater.queue.types import KeptQueue
@@ -99,7 +99,7 @@ class ClientHandles:
 
     def keep(self, streams: Sequence[str]) -> Operation[list[Kept]]:
         """Keep the named streams; or all, and before them all queues and channels."""
-        from headwater.log import housekeeping
+        from headwater.log import retention
 
         if not streams:
             others: list[Kept | KeptQueue | KeptChannel] = [*(yield from self.keep_queues(()))]
@@ -110,14 +110,13 @@ class ClientHandles:
                 log.error("%s", fault)
         kept = []
         for name in streams or (yield from list_streams()):
-            done = yield from housekeeping.keep(self.stream(name))
+            done = yield from retention.keep(self.stream(name))
             kept.append(done)
         return kept
 
     def free(self, deleted: str) -> Operation[Kept]:
         """Free a part of what a deleted stream leaves."""
-        from headwater.log.housekeeping import Kept
-        from headwater.log.retention import free
+        from headwater.log.retention import Kept, free
 
         fault = None
         try:

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.failures import LetterFilter
-from headwater.log import grouping, letter_walks, reading
+from headwater.log import dead_letters, grouping, reading
+from headwater.log.dead_letters import LetterAction
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.letter_walks import LetterAction
-from headwater.log.limits import MAX_LETTERS
-from headwater.log.registry import list_streams
+from headwater.log.keys import MAX_LETTERS, list_streams
 from headwater.log.types import Redriven
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue import inspecting
@@ -91,7 +90,7 @@ def _move(
         return Redriven(count, 0)
     try:
         group = _group(place.name, place.group)
-        return (yield from letter_walks.move_all(group, action, matching, pace))
+        return (yield from dead_letters.move_all(group, action, matching, pace))
     except UnknownGroup:
         return Redriven(0, 0)  # it was removed meanwhile, and its letters with it
 

@@ -21,10 +21,8 @@ from headwater.ick.key_scrubbing import (
 )
 from headwater.ick.keys import CHANNELS
 from headwater.ick.scrubbing import check_channel, check_ick
-from headwater.log.key_scrubbing import check_stream_key
 from headwater.log.keys import STREAMS, TOPICS
-from headwater.log.scrubbing import check_stream
-from headwater.log.topic_scrubbing import check_topic, check_topic_key
+from headwater.log.scrubbing import check_stream, check_stream_key, check_topic, check_topic_key
 from headwater.queue.key_scrubbing import check_queue_key
 from headwater.queue.keys import QUEUES
 from headwater.queue.scrubbing import check_queue

@@ -11,9 +11,7 @@ from headwater import Group, Headwater, InvalidInput, Queue, Stream
 from headwater.ick import single
 from headwater.log.dead_letters import list_dead
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.topic_groups import open_group
-from headwater.log.topic_letters import list_topic_dead
-from headwater.log.topics import TopicHandle
+from headwater.log.topics import TopicHandle, list_topic_dead, open_group
 from headwater.queue.dead_letters import list_dead as list_queue_dead
 from headwater.queue.handles import QueueHandle
 from headwater.queue.peeking import peek_page

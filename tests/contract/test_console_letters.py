@@ -13,7 +13,7 @@ import pytest
 
 import headwater
 from headwater import Headwater, LetterFilter
-from headwater.log import dead_letters, letter_walks
+from headwater.log import dead_letters
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
@@ -165,7 +165,7 @@ def test_a_message_that_fails_again_is_left_alone_by_whoever_repeats_a_step(
     ids = {dead.queue.dead()[0].id}
 
     def step() -> tuple[int, int]:
-        moved = hw.store.run(letter_walks.move_named(handle, "redrive", [1], end)).returned
+        moved = hw.store.run(dead_letters.move_named(handle, "redrive", [1], end)).returned
         walked = queue_letters.walk(queue, "redrive", LetterFilter(), b"", queue_end, 9, ids)
         return moved, hw.store.run(walked).done
 

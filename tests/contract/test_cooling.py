@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from headwater import Headwater, Stream
-from headwater.log import compaction, retention
-from headwater.log.cooling import cool
+from headwater.log import retention
 from headwater.log.handles import StreamHandle
-from headwater.log.limits import HOT_MESSAGES
+from headwater.log.keys import HOT_MESSAGES
+from headwater.log.retention import cool
 from headwater.store.call import Operation
 from tests.support.entries import entries
 
@@ -91,7 +91,7 @@ def evict(stream: StreamHandle) -> Operation[object]:
 
 
 def compact(stream: StreamHandle) -> Operation[object]:
-    return (yield from compaction.compact(stream, 0))
+    return (yield from retention.compact(stream, 0))
 
 
 def cool_too(stream: StreamHandle) -> Operation[object]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import headwater
-from headwater.log import retention, staging
+from headwater.log import retention, writing
 from headwater.log.keys import DELETED, stream_key
 from tests.support.entries import entries, offsets
 from tests.support.servers import Server
@@ -131,7 +131,7 @@ def left_publishes(hw: headwater.Headwater, stream: headwater.Stream) -> None:
     stream.write("t", b"small")
     for n in range(PUBLISHES):
         stream.stage(table(entries(1000)), f"s{n}")
-        operation = staging.publish(handle_of(stream.name), (f"s{n}",), f"p{n}", 1)
+        operation = writing.publish(handle_of(stream.name), (f"s{n}",), f"p{n}", 1)
         abandon_after(hw.store, operation, 1)
 
 
@@ -165,7 +165,7 @@ def test_a_producer_publishes_to_the_new_stream_while_the_old_one_is_freed(
         stream.stage(table(entries(2)), f"new{n}")
         stream.publish(f"new{n}", producer=f"p{n}", sequence=1)
     stream.stage(table(entries(1000)), "begun")
-    abandon_after(hw.store, staging.publish(handle_of(name), ("begun",), "p1", 2), 1)
+    abandon_after(hw.store, writing.publish(handle_of(name), ("begun",), "p1", 2), 1)
     hw.keep()
     stream.publish(producer="p1", sequence=2)
     assert stream.info().last == 1004

@@ -5,18 +5,18 @@ from __future__ import annotations
 from itertools import pairwise
 
 import headwater
-from headwater.log import extents
-from headwater.log.extents import Extent, partitions_of
+from headwater.log import reading
+from headwater.log.reading import Extent, partitions_of
 from headwater.store.many import together
 from tests.support.entries import entries
 
 
 def extent(hw: headwater.Headwater, stream: str) -> Extent:
-    return hw.store.run(extents.extent(stream))
+    return hw.store.run(reading.extent(stream))
 
 
 def borders(hw: headwater.Headwater, stream: str, *args: int) -> list[int]:
-    return hw.store.run(extents.borders(stream, *args))
+    return hw.store.run(reading.borders(stream, *args))
 
 
 def test_an_extent_tells_where_a_stream_stands_and_which_one_it_is(
@@ -76,5 +76,5 @@ def test_a_topic_is_looked_at_without_being_made(hw: headwater.Headwater, name: 
 def test_the_extents_of_a_topic_come_together(hw: headwater.Headwater, name: str) -> None:
     topic = hw.topic(name, 12)
     topic.write_many(entries(500, tags=200))
-    found = hw.store.run(together(extents.extent(f"{name}/{place}") for place in range(12)))
+    found = hw.store.run(together(reading.extent(f"{name}/{place}") for place in range(12)))
     assert [each.last for each in found] == [info.last for info in topic.info()]

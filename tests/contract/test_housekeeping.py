@@ -8,8 +8,8 @@ from collections import Counter
 import headwater
 from headwater import Headwater, Stream
 from headwater.log import retention
-from headwater.log.group_replies import BuryReply, ClaimedRange
 from headwater.log.keys import stream_key
+from headwater.log.replies import BuryReply, ClaimedRange
 from headwater.store.call import Call, Operation
 from tests.support.servers import until
 

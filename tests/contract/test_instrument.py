@@ -14,7 +14,7 @@ from headwater import Message, Worker, aio
 from headwater.aio import AsyncWorker
 from headwater.errors import OutcomeUnknown, StoreUnreachable, UnknownGroup
 from headwater.instrument import Event, installed
-from headwater.log.extents import extent
+from headwater.log.reading import extent
 from headwater.store import faults
 from headwater.store.aio_pipe import PackedCommands
 from headwater.store.aio_store import AsyncStore

@@ -13,10 +13,9 @@ import pytest
 from headwater import Headwater, Queue, Stream, testing
 from headwater.failures import LetterFilter
 from headwater.letters_everywhere import move_everywhere
-from headwater.log import letter_walks, topic_groups
+from headwater.log import dead_letters, topics
 from headwater.log.handles import GroupHandle, GroupOptions
-from headwater.log.topic_groups import TopicGroupHandle
-from headwater.log.topics import TopicHandle
+from headwater.log.topics import TopicGroupHandle, TopicHandle
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
 from headwater.store.call import Operation
@@ -84,7 +83,7 @@ def test_a_redrive_of_a_group_beside_a_member_that_fails_at_once_ends(
     hw: Headwater, matching: LetterFilter | None
 ) -> None:
     failing = FailingGroup(hw.stream("s"))
-    redrive = letter_walks.redrive(failing.handle, None, matching, ALL, Pace(None))
+    redrive = dead_letters.redrive(failing.handle, None, matching, ALL, Pace(None))
     assert beside(hw, redrive, failing.fail) == (RANGES, 0)
     assert sorted(failing.failed) == list(range(1, 2 * RANGES, 2))
     assert failing.group.info().dead == RANGES
@@ -104,7 +103,7 @@ def test_a_discard_of_a_group_beside_new_letters_ends(
         failing.group.ack(*taken[1::2])
         failing.failed += taken[::2]
 
-    discard = letter_walks.discard(failing.handle, None, matching, ALL, Pace(None))
+    discard = dead_letters.discard(failing.handle, None, matching, ALL, Pace(None))
     assert beside(hw, discard, write_and_fail) == RANGES
     assert [one.origin for one in failing.group.dead(10_000)] == failing.failed
 
@@ -116,7 +115,7 @@ def test_a_redrive_of_a_topic_beside_a_member_that_fails_at_once_ends(
     failing = FailingGroup(hw.stream("t/0"))
     topic = TopicHandle("t", 1, set())
     handle = TopicGroupHandle(topic, "g", "other", GroupOptions(), one_server=True)
-    redrive = topic_groups.redrive(handle, None, None, ALL, Pace(None))
+    redrive = topics.redrive(handle, None, None, ALL, Pace(None))
     assert sum(one.returned for one in beside(hw, redrive, failing.fail).values()) == RANGES
 
 

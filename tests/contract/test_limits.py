@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 
 from headwater import Headwater, HeadwaterError, InvalidInput, Stream
-from headwater.log import limits
+from headwater.log import keys
 from tests.support.entries import entries, pairs
 
 pytestmark = pytest.mark.parametrize("client", ["embedded-sync", "plain-async"], indirect=True)
 
 NOT_OFFSETS: list[Any] = [0, -1, 2**53, 1.0, "1", None, True]
-NOT_COUNTS: list[Any] = [-1, 1.5, "3", None, True, limits.MAX_READ + 1]
-NOT_SPANS: list[Any] = [-1, 1.5, "3", True, limits.MAX_MS + 1]
+NOT_COUNTS: list[Any] = [-1, 1.5, "3", None, True, keys.MAX_READ + 1]
+NOT_SPANS: list[Any] = [-1, 1.5, "3", True, keys.MAX_MS + 1]
 
 Use = Callable[[Stream, Any], object]
 REFUSED: dict[str, tuple[Use, Sequence[Any]]] = {
@@ -131,19 +131,19 @@ def test_a_name_may_have_any_printable_characters_but_braces(
 
 
 def test_the_largest_tag_and_value_are_taken(stream: Stream) -> None:
-    tag, value = "t" * limits.MAX_TAG_BYTES, b"v" * limits.MAX_VALUE_BYTES
+    tag, value = "t" * keys.MAX_TAG_BYTES, b"v" * keys.MAX_VALUE_BYTES
     stream.write(tag, value)
-    stream.write_many([(tag, value), ("é" * (limits.MAX_TAG_BYTES // 2), b"")])
+    stream.write_many([(tag, value), ("é" * (keys.MAX_TAG_BYTES // 2), b"")])
     assert pairs(stream.read(1, 1)) == [(tag, value)]
-    assert pairs(stream.read(2, 2)) == [(tag, value), ("é" * (limits.MAX_TAG_BYTES // 2), b"")]
+    assert pairs(stream.read(2, 2)) == [(tag, value), ("é" * (keys.MAX_TAG_BYTES // 2), b"")]
     stream.seal()
     assert pairs(stream.read(1, 2)) == [(tag, value)] * 2
     stream.delete()
 
 
 def test_a_larger_value_is_refused(stream: Stream) -> None:
-    value = b"v" * (limits.MAX_VALUE_BYTES + 1)
-    with pytest.raises(InvalidInput, match=f"{limits.MAX_VALUE_BYTES}.*make it smaller"):
+    value = b"v" * (keys.MAX_VALUE_BYTES + 1)
+    with pytest.raises(InvalidInput, match=f"{keys.MAX_VALUE_BYTES}.*make it smaller"):
         stream.write("t", value)
     with pytest.raises(InvalidInput, match="make it smaller"):
         stream.write_many([("t", b""), ("t", value)])
@@ -153,20 +153,20 @@ def test_a_larger_value_is_refused(stream: Stream) -> None:
 
 
 def test_the_largest_batch_is_taken_and_a_larger_one_refused(stream: Stream) -> None:
-    most = limits.MAX_BATCH_MESSAGES
+    most = keys.MAX_BATCH_MESSAGES
     assert stream.write_many([("t", b"v")] * most) == range(1, most + 1)
     with pytest.raises(InvalidInput, match="split it"):
         stream.write_many([("t", b"v")] * (most + 1))
     with pytest.raises(InvalidInput, match="split it"):
         stream.append(pa.table({"tag": ["t"] * (most + 1), "value": [b"v"] * (most + 1)}))
     assert stream.info().last == most
-    assert len(stream.read(1, limits.MAX_READ)) == most
-    assert len(stream.group("g").read(limits.MAX_READ)) == most
+    assert len(stream.read(1, keys.MAX_READ)) == most
+    assert len(stream.group("g").read(keys.MAX_READ)) == most
     stream.delete()
 
 
 def test_a_batch_of_too_many_bytes_is_refused(stream: Stream) -> None:
-    value = b"v" * (limits.MAX_BATCH_BYTES // 8)
+    value = b"v" * (keys.MAX_BATCH_BYTES // 8)
     with pytest.raises(InvalidInput, match="split it"):
         stream.write_many([("t", value)] * 9)
     assert not stream.info().exists

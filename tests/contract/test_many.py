@@ -12,9 +12,9 @@ import pytest
 import headwater
 from headwater.errors import OutcomeUnknown, StoreUnreachable
 from headwater.log import reading
-from headwater.log.extents import Extent, extent
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_key
+from headwater.log.reading import Extent, extent
 from headwater.store import faults
 from headwater.store.call import Call, Look, Many, Operation
 from headwater.store.faults import Refusal

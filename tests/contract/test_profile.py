@@ -11,7 +11,7 @@ import pytest
 import headwater
 from headwater import Headwater, Stream
 from headwater.log.handles import StreamHandle
-from headwater.log.profile import histogram, stream_profile
+from headwater.log.inspecting import histogram, stream_profile
 from headwater.log.retention import RetentionPreview, preview
 from headwater.log.types import Retention
 from tests.support.entries import entries

@@ -13,8 +13,8 @@ import pytest
 
 from headwater import Defect, Headwater
 from headwater.errors import InvalidInput, UnknownArchive
-from headwater.log.extents import extent
-from headwater.log.runs import SCHEMA
+from headwater.log.node import SCHEMA
+from headwater.log.reading import extent
 from headwater.spark.archives import manifest as manifests
 from headwater.spark.archives import parquet
 from headwater.spark.archives.manifest import Archive, File, Manifest

@@ -15,7 +15,7 @@ import pytest
 
 from headwater import Headwater, UnknownGroup
 from headwater.ick import scrubbing as ick_scrubbing
-from headwater.log import group_scrubbing, node_scrubbing, scrubbing
+from headwater.log import group_scrubbing, scrubbing
 from headwater.queue import scrubbing as queue_scrubbing
 from tests.support.entries import entries
 
@@ -31,7 +31,7 @@ ROUNDS = 3 if "HEADWATER_LONG" in os.environ else 1
 )
 def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read objects in pages of this size; small ones take many calls for every object."""
-    rooms = (scrubbing, node_scrubbing, group_scrubbing, queue_scrubbing, ick_scrubbing)
+    rooms = (scrubbing, scrubbing, group_scrubbing, queue_scrubbing, ick_scrubbing)
     for room in rooms:
         monkeypatch.setattr(room, "PAGE", request.param)
 

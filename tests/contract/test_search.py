@@ -12,7 +12,7 @@ import pytest
 
 import headwater
 from headwater import Headwater, InvalidInput, Message, Searched, Stream
-from headwater.log import searching
+from headwater.log import inspecting
 from tests.support.api import ApiServer, messages_of
 from tests.support.commands import StreamCommands
 from tests.support.stores import Stores
@@ -165,7 +165,7 @@ def heavy(count: int) -> list[tuple[str, str]]:
 )
 def test_a_condition_that_nobody_could_mean_is_refused(where: str) -> None:
     with pytest.raises(InvalidInput, match="no condition"):
-        searching.read_condition(where)
+        inspecting.read_condition(where)
 
 
 def test_a_search_decodes_little_before_others_have_their_turn(
@@ -174,16 +174,16 @@ def test_a_search_decodes_little_before_others_have_their_turn(
     stream = client.stream(f"search-{secrets.token_hex(6)}")
     stream.write_many(heavy(100))
     decoded, most = 0, 0
-    holds = searching.FieldCondition.holds
+    holds = inspecting.FieldCondition.holds
 
-    def counted(condition: searching.FieldCondition, value: bytes) -> bool:
+    def counted(condition: inspecting.FieldCondition, value: bytes) -> bool:
         nonlocal decoded
         decoded += len(value)
         return holds(condition, value)
 
-    monkeypatch.setattr(searching.FieldCondition, "holds", counted)
-    asked = searching.SearchRequest(None, None, "n>98", None, False, 10, None, None)
-    operation = searching.search(stream._handle, asked)
+    monkeypatch.setattr(inspecting.FieldCondition, "holds", counted)
+    asked = inspecting.SearchRequest(None, None, "n>98", None, False, 10, None, None)
+    operation = inspecting.search(stream._handle, asked)
     request = next(operation)
     total = 0
     while True:

@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 from headwater.errors import InvalidInput
-from headwater.log.limits import MAX_BATCH_MESSAGES
+from headwater.log.keys import MAX_BATCH_MESSAGES
 from headwater.queue.limits import MAX_PUSH_MESSAGES
 from headwater.serve.api.formats import MAX_ARROW_BATCHES, entries_of_lines, table_of_arrow
 from headwater.serve.api.server import tls_context

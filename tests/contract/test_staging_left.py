@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwater import Headwater, Published, StagingGone, StaleSequence, Stream
-from headwater.log import housekeeping, staging
+from headwater.log import retention, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_key
 from headwater.store.call import Look, Operation
@@ -19,7 +19,7 @@ DAY_MS = 24 * 3600 * 1000
 
 def begin(client: Headwater, name: str, *stagings: str, sequence: int) -> None:
     """Do the first call of a publish, and no more."""
-    operation = staging.publish(StreamHandle(name, set()), stagings, "p", sequence)
+    operation = writing.publish(StreamHandle(name, set()), stagings, "p", sequence)
     call = operation.send(None)
 
     def one_call() -> Operation[None]:
@@ -91,7 +91,7 @@ def test_the_housekeeper_finishes_a_publish_that_was_left(
     half_published(client, stream)
     (kept,) = client.keep(stream.name)
     assert kept.published == 0, "it may be under way"
-    kept = client.store.run(housekeeping.keep(StreamHandle(stream.name, set()), left_ms=0))
+    kept = client.store.run(retention.keep(StreamHandle(stream.name, set()), left_ms=0))
     assert kept.published == 1
     assert kept.changed
     assert all_of(stream) == entries(1400)
@@ -120,7 +120,7 @@ def test_a_write_with_a_later_sequence_stays_the_newest(client: Headwater, strea
 
 
 def staged(client: Headwater, stream: Stream, prefix: str = "") -> int:
-    return client.store.run(staging.staged_bytes(StreamHandle(stream.name, set()), prefix))
+    return client.store.run(writing.staged_bytes(StreamHandle(stream.name, set()), prefix))
 
 
 def listed(client: Headwater, stream: Stream) -> int:

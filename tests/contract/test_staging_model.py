@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from headwater import Headwater, Published, StagingGone
-from headwater.log import housekeeping, node, staging, writing
+from headwater.log import node, retention, writing
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call, Operation
 from tests.support.examples import MODEL_SETTINGS, patient
@@ -127,7 +127,7 @@ class StagingMachine(RuleBasedStateMachine):
         if known or self.refused(producer, names, sequence):
             return
         handle = StreamHandle(self.stream.name, set())
-        operation = staging.publish(handle, self.staged_as(names), producer, sequence)
+        operation = writing.publish(handle, self.staged_as(names), producer, sequence)
         for call, reply in self.driven(operation, calls):
             if call.function != "hw_stream_publish":
                 continue
@@ -211,7 +211,7 @@ class StagingMachine(RuleBasedStateMachine):
     @rule()
     def keep(self) -> None:
         handle = StreamHandle(self.stream.name, set())
-        kept = self.client.store.run(housekeeping.keep(handle, left_ms=0))
+        kept = self.client.store.run(retention.keep(handle, left_ms=0))
         assert kept.published == len(self.open)
         for producer in sorted(self.open, key=self.when_published):
             self.finish(producer)

@@ -11,10 +11,9 @@ import pytest
 
 import headwater
 from headwater.errors import AccessDenied, StoreUnreachable, UnknownGroup
-from headwater.log import grouping, reading, topic_reading, topics, writing
+from headwater.log import grouping, reading, topics, writing
 from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle
-from headwater.log.topic_groups import TopicGroupHandle
-from headwater.log.topics import TopicHandle
+from headwater.log.topics import TopicGroupHandle, TopicHandle
 from headwater.queue import popping, pushing
 from headwater.queue.handles import QueueHandle
 from headwater.store.aio_store import AsyncStore
@@ -116,7 +115,7 @@ def test_blocked_members_are_served_in_turn(world: VirtualTime, name: str) -> No
 def test_a_member_of_a_topic_waits_for_all_its_partitions(world: VirtualTime, name: str) -> None:
     topic = TopicHandle(name, 4, set())
     group = TopicGroupHandle(topic, "g", "m", GroupOptions(), one_server=True)
-    waiting = world.start(topic_reading.read(group, 10, LONG_MS, None, None))
+    waiting = world.start(topics.read(group, 10, LONG_MS, None, None))
     world.advance(LONG_MS - 1)
     assert not waiting.done
     world.start(topics.write(topic, "a tag", b"v", None))

@@ -15,7 +15,7 @@ from headwater.errors import HeadwaterError
 from headwater.failures import Failure
 from headwater.log import dead_letters
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.ruler import group_ruler
+from headwater.log.inspecting import group_ruler
 from tests.support import group_cases as cases
 from tests.support import group_order_cases as order_cases
 from tests.support.failing_calls import FailingServer

@@ -16,7 +16,7 @@ import pytest
 from headwater import StagingGone, Stream
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_key
-from headwater.log.staging import staged_bytes
+from headwater.log.writing import staged_bytes
 from tests.support.entries import entries, pairs
 from tests.support.failing_calls import FailingServer, Failure, stopped
 from tests.support.recounting import assert_counts_are_right

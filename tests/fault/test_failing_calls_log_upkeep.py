@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from headwater import Stream
-from headwater.log import housekeeping, retention, staging
-from headwater.log.extents import borders
+from headwater.log import retention, writing
 from headwater.log.handles import StreamHandle
+from headwater.log.inspecting import stream_profile
 from headwater.log.keys import stream_key
-from headwater.log.profile import stream_profile
+from headwater.log.reading import borders
 from headwater.log.types import Retention
 from headwater.store.call import Call, Operation
 from headwater.views import overview
@@ -315,8 +315,8 @@ def test_upkeep_and_looks_are_repeated(failing: FailingServer) -> None:
         failing.hw.store.run(retention.preview(handle.key, Retention(max_bytes=0, max_age_ms=0)))
         failing.hw.store.run(overview.look_together([stream.name]))
         failing.hw.store.run(retention.tidy(handle.key, 0, 0))
-        failing.hw.store.run(staging.finish_left(handle, 0))
-        return failing.hw.store.run(housekeeping.keep(handle))
+        failing.hw.store.run(writing.finish_left(handle, 0))
+        return failing.hw.store.run(retention.keep(handle))
 
     def check(stream: Stream, _: Failure) -> None:
         operate(stream)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import headwater
-from headwater.log import compaction, dead_letters, housekeeping, limits, retention, writing
+from headwater.log import dead_letters, keys, retention, writing
 from headwater.log.handles import GroupHandle
 from headwater.log.replies import NodesReply
 from headwater.store.call import Call
@@ -99,7 +99,7 @@ def test_burials_at_once_bury_each_letter_once(
 @pytest.fixture
 def small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes of ten messages, so that a few messages fill several."""
-    for module in (limits, writing, compaction):
+    for module in (keys, writing, retention):
         monkeypatch.setattr(module, "NODE_MESSAGES", 10)
     monkeypatch.setattr(writing, "_FIT_MESSAGES", 5)
 
@@ -193,7 +193,7 @@ def test_compaction_that_stops_anywhere_loses_nothing_and_brings_nothing_back(
         model, stream = filled(hw, f"{name}-{case}")
         model.compacted, model.markers_go = True, not marker_ms
         cases.append((model, stream))
-        return lambda: compaction.compact(handle_of(f"{name}-{case}"), marker_ms)
+        return lambda: retention.compact(handle_of(f"{name}-{case}"), marker_ms)
 
     for make in interrupt_everywhere(store, prepare):
         model, stream = cases[-1]
@@ -213,7 +213,7 @@ def test_compaction_leaves_a_stream_alone_that_was_created_again_meanwhile(
 
     def prepare(case: int) -> Make:
         filled(hw, f"{name}-{case}")
-        return lambda: compaction.compact(handle_of(f"{name}-{case}"), 0)
+        return lambda: retention.compact(handle_of(f"{name}-{case}"), 0)
 
     over, case = False, 0
     while not over:
@@ -246,13 +246,13 @@ def test_a_marker_stays_when_something_older_of_its_tag_was_left_to_others(
         for tags, value in ((["a", *"bcdefghij"], b"v"), (["k"] * 10, b"v"), (["a"] * 10, b"")):
             stream.append(pa.table({"tag": tags, "value": [value] * 10, **times}))
         stream.seal()
-        stepper = Stepper(store, compaction.compact(handle_of(stream.name), 0))
+        stepper = Stepper(store, retention.compact(handle_of(stream.name), 0))
         while stepper.calls < case and not over:
             over = stepper.step()
         found = NodesReply.of(hw.store.ask(Call("hw_stream_nodes", key, (10, 1), read_only=True)))
         base, last, *_, version = found.nodes[0]
-        rows = hw.store.run(compaction.rows_of(handle_of(stream.name), base, last))
-        words = compaction.node_words(rows, base, last)
+        rows = hw.store.run(retention.rows_of(handle_of(stream.name), base, last))
+        words = retention.node_words(rows, base, last)
         replaced = (found.created, base, *words, base, last, version)
         assert hw.store.ask(Call("hw_stream_replace", key, replaced))
         stepper.run()
@@ -267,7 +267,7 @@ def test_a_part_of_a_log_is_rewritten_without_its_neighbours(
 ) -> None:
     model, stream = filled(hw, name, 80)
     run = hw.store.run
-    rule = run(compaction.survey(handle_of(name), 10_000_000))
+    rule = run(retention.survey(handle_of(name), 10_000_000))
     written = [message.offset for message in stream.read(1, 100) if message is not None]
 
     def nothing(batch: pa.RecordBatch) -> pa.BooleanArray:
@@ -275,12 +275,12 @@ def test_a_part_of_a_log_is_rewritten_without_its_neighbours(
 
     found = hw.store.ask(Call("hw_stream_nodes", handle_of(name).key, (80, 64), read_only=True))
     base, last, *_ = sorted(NodesReply.of(found).nodes)[3]
-    done = run(compaction.rewrite(handle_of(name), rule, nothing, base, last))
+    done = run(retention.rewrite(handle_of(name), rule, nothing, base, last))
     assert done == (last - base + 1, False)
     left = [message.offset for message in stream.read(1, 100) if message is not None]
     assert left == [offset for offset in written if not base <= offset <= last]
     # A border within a node: somebody has merged nodes since the parts were cut.
-    assert run(compaction.rewrite(handle_of(name), rule, nothing, 3, base - 1)).lost_race
+    assert run(retention.rewrite(handle_of(name), rule, nothing, 3, base - 1)).lost_race
     assert stream.read(1, 2) != [None, None]
     assert model.written
 
@@ -328,8 +328,8 @@ def test_upkeep_that_takes_turns_with_writers_and_readers(
         upkeep: list[Make] = [
             lambda: writing.seal(handle_of(name).key, everything=True),
             lambda: writing.seal(handle_of(name).key, everything=False),
-            lambda: compaction.compact(handle_of(name), marker_ms),
-            lambda: housekeeping.keep(handle_of(name)),
+            lambda: retention.compact(handle_of(name), marker_ms),
+            lambda: retention.keep(handle_of(name)),
             lambda limit=limit: retention.evict(handle_of(name), limit),  # type: ignore[misc]
         ]
         chosen = chance.sample(upkeep, 3)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headwater import Headwater, IckChannel, LeaseLost
-from headwater.log.group_replies import BuryReply
 from headwater.log.keys import stream_key
+from headwater.log.replies import BuryReply
 from headwater.store.call import Call, Operation
 from headwater.store.job_notes import NewJob, begin_job, note_job, take_job
 from headwater.timed import job_streams, transitions

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from headwater import Headwater, LostFuture, Stream
-from headwater.log.history import diverged_at
+from headwater.log.handles import diverged_at
 from tests.support.entries import pairs
 from tests.support.failovers import ServerPair, rows
 from tests.support.servers import Server, until

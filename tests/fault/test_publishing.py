@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headwater
-from headwater.log import housekeeping, node, staging, writing
+from headwater.log import node, retention, writing
 from headwater.store.store import Store
 from tests.support.publishers import numbers
 from tests.support.servers import Cluster, Server, until
@@ -126,7 +126,7 @@ def test_a_publish_that_stops_anywhere_is_finished(
         for task in range(3):
             stage(stream, f"t{task}", range(task * 401, (task + 1) * 401))
         names = ["t0", "t1", "t2"]
-        make = staging.publish(handle_of(stream.name), names, "p", 1)
+        make = writing.publish(handle_of(stream.name), names, "p", 1)
         over = abandon_after(store, make, calls)
         if finisher == "the same" or not calls:
             stream.publish(*names, producer="p", sequence=1)
@@ -137,7 +137,7 @@ def test_a_publish_that_stops_anywhere_is_finished(
             stage(stream, "n", range(1203, 1250))
             stream.publish("n", producer="p", sequence=2)
         elif finisher == "housekeeper":
-            hw.store.run(housekeeping.keep(handle_of(stream.name), left_ms=0))
+            hw.store.run(retention.keep(handle_of(stream.name), left_ms=0))
         assert values(stream) == list(range(1250 if finisher == "the next" else 1203))
         if over:
             assert calls > 3, "there were places to stop at"
@@ -163,12 +163,12 @@ def test_publishers_housekeepers_and_writers_that_take_turns_publish_once(
             stage(stream, names[-1], part)
         stage(stream, f"{epoch}.again", rows)
         publishes = [
-            staging.publish(handle_of(name), names, "p", epoch),
-            staging.publish(handle_of(name), names, "p", epoch),
-            staging.publish(handle_of(name), [f"{epoch}.again"], "p", epoch),
+            writing.publish(handle_of(name), names, "p", epoch),
+            writing.publish(handle_of(name), names, "p", epoch),
+            writing.publish(handle_of(name), [f"{epoch}.again"], "p", epoch),
         ]
         steppers = [Stepper(store, publish) for publish in publishes]
-        steppers.append(Stepper(store, housekeeping.keep(handle_of(name), left_ms=0)))
+        steppers.append(Stepper(store, retention.keep(handle_of(name), left_ms=0)))
         steppers[chance.randrange(3)].step()
         stream.write_many([("other", b"")] * chance.randrange(1, 5))
         take_turns(steppers, chance)

@@ -26,7 +26,7 @@ from headwater import (
     UnknownGroup,
 )
 from headwater.inputs import deadline, needed_deadline, whole_ms
-from headwater.log.ack_arguments import ranges_of
+from headwater.log.settling import ranges_of
 from headwater.queue.types import HeadedDelivery
 from tests.support.api import ApiClient
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headwater import Batch, TopicMessage
 from headwater.ick.types import Layout
 from headwater.inputs import deadline, needed_deadline, whole_ms
-from headwater.log.ack_arguments import ranges_by_partition
+from headwater.log.settling import ranges_by_partition
 from headwater.log.types import HeadedTopicMessage, Placed, Redriven
 from headwater.views.icks import BatchView
 from tests.support.api import ApiClient

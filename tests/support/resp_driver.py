@@ -23,7 +23,7 @@ from headwater import (
     UnknownGroup,
 )
 from headwater.inputs import deadline, needed_deadline, whole_ms
-from headwater.log.ack_arguments import ranges_of
+from headwater.log.settling import ranges_of
 from headwater.queue.types import HeadedDelivery
 
 _ERRORS: dict[str, Callable[[], Exception]] = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headwater import Delivery, InvalidInput, Message, TopicMessage
-from headwater.log.ack_arguments import ranges_by_partition, ranges_of
+from headwater.log.settling import ranges_by_partition, ranges_of
 from headwater.log.types import DeadLetter, Placed
 from headwater.queue import acks
 from headwater.queue.handles import QueueHandle

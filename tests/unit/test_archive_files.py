@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import ArchiveDamaged
-from headwater.log.runs import SCHEMA
+from headwater.log.node import SCHEMA
 from headwater.spark.archives import parquet
 from headwater.spark.archives.manifest import File, Manifest
 from headwater.spark.archives.parquet import Wanted, write_files

@@ -17,7 +17,7 @@ from headwater.cli.top_view import (
     spark_text,
     strip_text,
 )
-from headwater.log.ruler import GroupRuler, PendingRange
+from headwater.log.inspecting import GroupRuler, PendingRange
 from headwater.metrics.alarms import AlarmFacts, alarms_of
 from headwater.metrics.history import Point
 from headwater.metrics.sweeps import StoreSample

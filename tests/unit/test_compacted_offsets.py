@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.log.compaction import AmongOffsets
+from headwater.log.retention import AmongOffsets
 
 OFFSETS = st.sets(st.integers(1, 60), max_size=40)
 

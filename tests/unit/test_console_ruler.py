@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.log.ruler import DeadOffsets, GroupRuler, PendingRange
+from headwater.log.inspecting import DeadOffsets, GroupRuler, PendingRange
 from headwater.log.types import GroupInfo, Retention, StreamInfo
 from headwater.serve.console.ruler import LEAST, WIDTH, OutsideReader, Stretch, draw, window_of
 

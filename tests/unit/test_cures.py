@@ -10,7 +10,7 @@ import headwater.aio
 from headwater import Group, Queue, TopicGroup
 from headwater.aio import AsyncGroup, AsyncQueue, AsyncTopicGroup
 from headwater.errors import DatabaseUnreachable, InvalidInput, NotCreated
-from headwater.log.entries import batch_of_entries
+from headwater.log.handles import batch_of_entries
 from headwater.spark.engine.options import SourceOptions
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from headwater import HeadwaterError, InvalidInput, UnreadableNode
 from headwater.log import node
-from headwater.log.limits import MAX_TAG_BYTES, NODE_BYTES, NODE_MESSAGES
+from headwater.log.keys import MAX_TAG_BYTES, NODE_BYTES, NODE_MESSAGES
 from tests.support.old_nodes import contents, path_of, version_of
 
 

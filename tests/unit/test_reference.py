@@ -15,7 +15,7 @@ import headwater
 from headwater import errors, instrument, outbox, serve, testing, timeline
 from headwater.app.running import RunningApp
 from headwater.ick import limits as ick_limits
-from headwater.log import limits
+from headwater.log import keys
 from headwater.queue import limits as queue_limits
 from headwater.store import rights
 from tests.support.pages import ROOT, pages
@@ -152,7 +152,7 @@ def test_the_reference_states_every_limit() -> None:
     stated = dict(re.findall(r"^\| `([A-Z_]+)` \| ([\d,]+)", page, flags=re.MULTILINE))
     held = {
         name: f"{number:,}"
-        for module in (limits, ick_limits)
+        for module in (keys, ick_limits)
         for name, number in vars(module).items()
         if name.isupper() and not name.startswith("_")
     }

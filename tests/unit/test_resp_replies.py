@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from headwater import errors
 from headwater.headers import Headers
 from headwater.log import node
+from headwater.log.node import PackedRun, PlainRun, Run
 from headwater.log.reading import FoundRuns
-from headwater.log.runs import PackedRun, PlainRun, Run
 from headwater.log.types import Message
 from headwater.serve.resp.faults import ERROR_CODES, CommandRefused, error_reply
 from headwater.serve.resp.message_replies import (

@@ -22,7 +22,7 @@ from headwater import views
 from headwater.ick import types as ick_types
 from headwater.limiting import NO_LIMITS, Limits
 from headwater.log import types as log_types
-from headwater.log.housekeeping import Kept
+from headwater.log.retention import Kept
 from headwater.queue import types as queue_types
 from headwater.store.checks import Finding
 from headwater.store.embedded import EmbeddedStatus

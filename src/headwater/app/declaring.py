@@ -11,7 +11,7 @@ from headwater.inputs import Span
 if TYPE_CHECKING:
     from headwater.limiting import Limits
     from headwater.log.handles import Start
-    from headwater.log.topic_groups import TopicStart
+    from headwater.log.topics import TopicStart
 
 M = TypeVar("M")
 R = TypeVar("R")

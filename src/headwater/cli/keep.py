@@ -17,7 +17,7 @@ from headwater.outages import store_may_recover
 
 if TYPE_CHECKING:
     from headwater.ick.types import KeptChannel
-    from headwater.log.housekeeping import Kept
+    from headwater.log.retention import Kept
     from headwater.queue.types import KeptQueue
     from headwater.views.housekeeping import (
         ChannelChangeView,
@@ -112,7 +112,7 @@ def keep(
 
 def _show(kept: Kept | KeptQueue | KeptChannel, told: dict[str, str], as_json: bool) -> None:
     """Print what was done to an object; who holds messages back is told once, by ``told``."""
-    from headwater.log.housekeeping import Kept
+    from headwater.log.retention import Kept
     from headwater.queue.types import KeptQueue
 
     changes: Iterable[ChangeView]

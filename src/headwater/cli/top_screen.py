@@ -26,7 +26,7 @@ from headwater.cli.top_view import (
 )
 from headwater.errors import StoreError
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.ruler import group_ruler
+from headwater.log.inspecting import group_ruler
 from headwater.metrics.alarm_watch import AlarmWatch
 from headwater.metrics.cached_history import CachedHistory
 from headwater.metrics.first_seen import FirstSeen

@@ -9,10 +9,10 @@ from headwater.codecs import D
 from headwater.failures import Failure, LetterFilter
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.limiting import Limits
-from headwater.log import acks, dead_letters, failing, grouping, letter_walks, limiting, pausing
-from headwater.log.ack_arguments import Letters, Offsets
+from headwater.log import dead_letters, grouping, settling
 from headwater.log.handles import GroupHandle, Start
-from headwater.log.limits import MAX_LETTERS, MAX_READ
+from headwater.log.keys import MAX_LETTERS, MAX_READ
+from headwater.log.settling import Letters, Offsets
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
 from headwater.store.pacing import Pace
 
@@ -81,11 +81,11 @@ class AsyncGroup(Generic[D]):
 
     async def ack(self, *offsets: Offsets) -> int:
         """Acknowledge messages, offsets and ranges; returns how many were pending."""
-        return await self._run(acks.ack(self._handle, offsets))
+        return await self._run(settling.ack(self._handle, offsets))
 
     async def nack(self, *offsets: Offsets, delay_ms: Duration = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        return await self._run(acks.nack(self._handle, offsets, delay_ms))
+        return await self._run(settling.nack(self._handle, offsets, delay_ms))
 
     async def fail(self, *failures: Failure) -> int:
         """Report failed attempts, each with its error, and a delay or None to give up.
@@ -93,18 +93,18 @@ class AsyncGroup(Generic[D]):
         Returns how many messages were still pending in the attempt that failed; the others do not
         change. Workers call this.
         """
-        return await self._run(failing.fail(self._handle, failures))
+        return await self._run(dead_letters.fail(self._handle, failures))
 
     async def release(self, *offsets: Offsets) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
-        return await self._run(failing.release(self._handle, offsets))
+        return await self._run(dead_letters.release(self._handle, offsets))
 
     async def extend(
         self, *offsets: Offsets, ack_ms: Duration | None = None, retry_ms: Duration | None = None
     ) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
         held_ms = needed_deadline(ack_ms, retry_ms)
-        return await self._run(acks.extend(self._handle, offsets, held_ms))
+        return await self._run(settling.extend(self._handle, offsets, held_ms))
 
     async def seek(self, offset: Start) -> int:
         """Set the position of the group and return it: all before is done, the rest is new."""
@@ -115,11 +115,11 @@ class AsyncGroup(Generic[D]):
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
-        return await self._run(pausing.pause(self._handle, True))
+        return await self._run(grouping.pause(self._handle, True))
 
     async def resume(self) -> bool:
         """Deliver messages again; returns whether the group was paused."""
-        return await self._run(pausing.pause(self._handle, False))
+        return await self._run(grouping.pause(self._handle, False))
 
     async def info(self) -> GroupInfo:
         """Return the state of the group; raises UnknownGroup before its first read."""
@@ -154,7 +154,7 @@ class AsyncGroup(Generic[D]):
         ``rate_per_s`` limits how many per second.
         """
         return await self._run(
-            letter_walks.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
+            dead_letters.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
     async def discard(
@@ -171,7 +171,7 @@ class AsyncGroup(Generic[D]):
         hold stays in the stream of the dead letters, until its retention removes it.
         """
         return await self._run(
-            letter_walks.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+            dead_letters.discard(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
     async def bury(self, *messages: Offsets, error: BaseException | str | None = None) -> int:
@@ -181,7 +181,7 @@ class AsyncGroup(Generic[D]):
         many messages were given up. What expires is given up by reads and ``headwater keep``, too.
         Raises InvalidInput when the group keeps no dead letters.
         """
-        return await self._run(failing.bury(self._handle, messages, error))
+        return await self._run(dead_letters.bury(self._handle, messages, error))
 
     async def remove(self) -> bool:
         """Remove the group; retention no longer waits for it. Returns whether it existed."""
@@ -189,7 +189,7 @@ class AsyncGroup(Generic[D]):
 
     async def limit(self, limits: Limits) -> Limits:
         """Set what the group may deliver, to all members; returns the limits before."""
-        return await self._run(limiting.limit(self._handle, limits))
+        return await self._run(grouping.limit(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[int]] | None = None) -> None:
         """Have the group keep the order of each tag from its next read on; workers call this.

@@ -11,20 +11,10 @@ import pyarrow as pa
 from headwater.codecs import D
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration
-from headwater.log import (
-    compaction,
-    housekeeping,
-    node,
-    reading,
-    retention,
-    searching,
-    staging,
-    writing,
-)
+from headwater.log import inspecting, node, reading, retention, writing
 from headwater.log.aio_group import AsyncGroup
-from headwater.log.entries import Entry
-from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle
-from headwater.log.header_columns import with_maps
+from headwater.log.handles import Entry, GroupHandle, GroupOptions, Start, StreamHandle
+from headwater.log.node import with_maps
 from headwater.log.types import (
     Message,
     Passage,
@@ -109,21 +99,21 @@ class AsyncStream(Generic[D]):
         into: str,
         *,
         place: int = 0,
-        keep_ms: Duration = staging.STAGED_MS,
+        keep_ms: Duration = writing.STAGED_MS,
     ) -> int:
         """Stage Arrow columns, to be published later; see Stream.stage."""
         batch = node.from_arrow(arrow_batch)
-        return await self._run(staging.stage(self._handle, batch, into, place, keep_ms))
+        return await self._run(writing.stage(self._handle, batch, into, place, keep_ms))
 
     async def publish(
         self, *stagings: str, producer: str, sequence: int, content: str | None = None
     ) -> Published:
         """Append what is staged under these names, in order and once; see Stream.publish."""
-        return await self._run(staging.publish(self._handle, stagings, producer, sequence, content))
+        return await self._run(writing.publish(self._handle, stagings, producer, sequence, content))
 
     async def unstage(self, *stagings: str) -> int:
         """Drop what is staged under these names; returns how many were there."""
-        return await self._run(staging.unstage(self._handle, stagings))
+        return await self._run(writing.unstage(self._handle, stagings))
 
     @overload
     async def read(
@@ -197,10 +187,10 @@ class AsyncStream(Generic[D]):
         max_bytes: int | None = None,
     ) -> Searched[D]:
         """Search for messages within a budget; see Stream.search."""
-        asked = searching.SearchRequest(
+        asked = inspecting.SearchRequest(
             tag, text, where, start, newest_first, count, max_messages, max_ms, max_bytes
         )
-        found = await self._run(searching.search(self._handle, asked))
+        found = await self._run(inspecting.search(self._handle, asked))
         return found._replace(messages=self._handle.decoded(found.messages))
 
     async def info(self) -> StreamInfo:
@@ -232,19 +222,19 @@ class AsyncStream(Generic[D]):
         policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
         return await self._run(retention.retain(self._handle.key, policy, force))
 
-    async def compact(self, *, marker_ms: Duration = compaction.MARKER_MS) -> int:
+    async def compact(self, *, marker_ms: Duration = retention.MARKER_MS) -> int:
         """Keep the last message of every tag; see Stream.compact."""
-        return await self._run(compaction.compact(self._handle, marker_ms))
+        return await self._run(retention.compact(self._handle, marker_ms))
 
     async def auto_compact(
-        self, on: bool = True, *, marker_ms: Duration = compaction.MARKER_MS
+        self, on: bool = True, *, marker_ms: Duration = retention.MARKER_MS
     ) -> None:
         """Ask ``headwater keep`` to compact from now on, or no longer."""
-        await self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
+        await self._run(retention.auto_compact(self._handle.key, on, marker_ms))
 
     async def seal(self) -> int:
         """Pack everything written so far as small as possible; returns how many left the tail."""
-        return await self._run(housekeeping.seal_all(self._handle))
+        return await self._run(retention.seal_all(self._handle))
 
     async def register_reader(self, reader: str, offset: int) -> None:
         """Make retention wait for a reader outside the log, which needs ``offset`` next."""

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Literal, NamedTuple, TypeAlias
 
-from headwater.errors import StaleSequence
+from headwater.errors import HeadwaterError, InvalidInput, StaleSequence
 from headwater.failures import (
     ALL_LETTERS,
     EXPIRED,
     Cause,
+    Failure,
     LastFailure,
     LetterFilter,
     read_failure,
+    spelled,
 )
 from headwater.inputs import OwnName
-from headwater.log import counts, node
-from headwater.log.ack_arguments import Letters, Span, letters_and_ranges, ranges_of
-from headwater.log.fetching import fetch, fetch_part, refuse_missing
-from headwater.log.group_replies import (
+from headwater.log import node, reading, settling
+from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.keys import (
+    MAX_BATCH_MESSAGES,
+    MAX_LETTERS,
+    UNPACKED_BYTES,
+    check_count,
+    check_ms,
+    check_offset,
+)
+from headwater.log.reading import fetch, fetch_part, newest_sequence, refuse_missing
+from headwater.log.replies import (
     BuryReply,
     DeadRange,
     DeadReply,
@@ -28,14 +39,13 @@ from headwater.log.group_replies import (
     ExpireReply,
     RedriveReply,
 )
-from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_LETTERS, UNPACKED_BYTES, check_count
-from headwater.log.reading import newest_sequence
-from headwater.log.types import DeadLetter, Message, Redriven
+from headwater.log.settling import Letters, Offsets, Span, letters_and_ranges, ranges_of
+from headwater.log.types import DeadLetter, Message, Redriven, TopicMessage
 from headwater.log.writing import append
 from headwater.sizes import bytes_of, check_max_bytes, first_of
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
+from headwater.store.pacing import Pace
 
 BATCH = 1000
 CAUSES_PER_CALL = 1000
@@ -52,16 +62,16 @@ def give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
         args = (group.name, place)
         try:
             call = Call(
-                "hw_group_expire", group.key, args, repeatable=True, messages=counts.expired
+                "hw_group_expire", group.key, args, repeatable=True, messages=reading.count_expired
             )
             gone, place = ExpireReply(*(yield call))
         except Refusal:
             raise group.unknown() from None
         dropped += gone
-    return dropped, (yield from bury(group))
+    return dropped, (yield from bury_given_up(group))
 
 
-def bury(group: GroupHandle) -> Operation[int]:
+def bury_given_up(group: GroupHandle) -> Operation[int]:
     """Move what was found to have expired to the dead letters; returns how many messages.
 
     Each batch is numbered in the group before it is written, and written under its number, so that
@@ -71,7 +81,9 @@ def bury(group: GroupHandle) -> Operation[int]:
     while True:
         args: tuple[Argument, ...] = (group.name, done, at, BATCH, *above)
         try:
-            call = Call("hw_group_bury", group.key, args, repeatable=True, messages=counts.buried)
+            call = Call(
+                "hw_group_bury", group.key, args, repeatable=True, messages=reading.count_buried
+            )
             batch = BuryReply.of((yield call))
         except Refusal:
             raise group.unknown() from None
@@ -303,7 +315,7 @@ def _open_letters(
     return letters, at
 
 
-def redrive(
+def redrive_now(
     group: GroupHandle, letters: Letters | None, count: int, end: int | None = None
 ) -> Operation[Redriven]:
     """Redrive dead letters, those named or the oldest: redelivered at once, as if never tried.
@@ -336,7 +348,7 @@ def _redrive_some(
     args: tuple[Argument, ...] = (group.name, most, place, end, *words)
     # A second call would affect other letters than the first, unless they are named.
     call = Call(
-        "hw_group_redrive", group.key, args, repeatable=bool(words), messages=counts.redriven
+        "hw_group_redrive", group.key, args, repeatable=bool(words), messages=reading.count_redriven
     )
     try:
         return RedriveReply(*(yield call))
@@ -344,7 +356,7 @@ def _redrive_some(
         raise group.unknown() from None
 
 
-def discard(
+def discard_now(
     group: GroupHandle, letters: Letters | None, count: int, end: int | None = None
 ) -> Operation[int]:
     """Forget dead letters, those named, before ``end``, or the oldest; returns how many.
@@ -387,7 +399,7 @@ def _discard_some(
 ) -> Operation[DiscardReply]:
     args: tuple[Argument, ...] = (group.name, most, end, *words)
     call = Call(
-        "hw_group_discard", group.key, args, repeatable=repeatable, messages=counts.discarded
+        "hw_group_discard", group.key, args, repeatable=repeatable, messages=reading.count_discarded
     )
     try:
         return DiscardReply(*(yield call))
@@ -436,3 +448,214 @@ def dead_ranges(
         return DeadReply.of((yield Call("hw_group_dead", group.key, args, read_only=True)))
     except Refusal:
         raise group.unknown() from None
+
+
+# ── Failing ───────────────────────────────────────────────────────────────────────────────────────
+# Failed attempts at messages of a group: retry later, give up, or return untried.
+
+
+# Each may be in a range of its own, and the server splits only this many ranges in one call.
+REPORTS_PER_CALL = 64
+# In the place of a delay: the message is not redelivered.
+GIVE_UP = -1
+
+
+def fail(group: GroupHandle, failures: Iterable[Failure]) -> Operation[int]:
+    """Report failed attempts; returns how many of the messages were still pending in them.
+
+    Each is redelivered after its delay. A message without a delay is given up, in one step, and
+    then buried: by this call, or, if it does not get that far, by the next read or the housekeeper.
+    """
+    reports = sorted(map(_report, failures), key=lambda report: report[0])
+    total = 0
+    for start in range(0, len(reports), REPORTS_PER_CALL):
+        part = reports[start : start + REPORTS_PER_CALL]
+        words = [word for report in part for word in report]
+        args: tuple[Argument, ...] = (group.name, *words)
+        call = Call(
+            "hw_group_fail", group.key, args, repeatable=True, messages=reading.count_failed
+        )
+        try:
+            total += yield call
+        except Refusal as refusal:
+            if refusal.code == "NO_LETTERS":
+                raise no_letters(group.stream.name, group.name) from None
+            raise group.unknown() from None
+        if any(report[2] < 0 for report in part):
+            with contextlib.suppress(HeadwaterError):
+                yield from bury_given_up(group)
+    return total
+
+
+def _report(failure: Failure) -> tuple[int, int | str, int, int | str, str]:
+    item, delay_ms = failure.item, failure.delay_ms
+    known = isinstance(item, Message | TopicMessage)
+    return (
+        check_offset(item.offset if known else item),
+        (item.attempt or "") if known else "",
+        GIVE_UP if delay_ms is None else check_ms(delay_ms, "delay_ms"),
+        "" if failure.held_ms is None else check_ms(failure.held_ms, "held_ms"),
+        spelled(failure.error),
+    )
+
+
+def no_letters(stream: str, group: str) -> InvalidInput:
+    """Return the error for a group without dead letters."""
+    return InvalidInput(
+        f"group {group!r} of {stream!r} keeps no dead letters, so nothing can be buried; open it "
+        "with dead_letters=True"
+    )
+
+
+def bury(
+    group: GroupHandle, offsets: Collection[Offsets], error: BaseException | str | None
+) -> Operation[int]:
+    """Give messages up; without any, those that have expired. Returns how many."""
+    if not offsets:
+        _, buried = yield from give_up(group)
+        return buried
+    ranges = ranges_of(offsets)
+    messages = sum(last - first + 1 for first, last in ranges)
+    check_count(messages, "number of messages to bury", MAX_BATCH_MESSAGES)
+    each = (offset for first, last in ranges for offset in range(first, last + 1))
+    return (yield from fail(group, [Failure(offset, error) for offset in each]))
+
+
+def release(group: GroupHandle, offsets: Iterable[Offsets]) -> Operation[int]:
+    """Return messages untried: the attempt does not count; returns how many were pending."""
+    return (yield from settling.on_ranges(group, "hw_group_release", (), offsets))
+
+
+# ── Letter walks ──────────────────────────────────────────────────────────────────────────────────
+# Dead letters of a group by a filter: redriven or discarded page by page.
+
+
+LetterAction: TypeAlias = Literal["redrive", "discard"]
+
+
+class WalkStep(NamedTuple):
+    """What a step did: letters that were checked, that matched, that were moved, that had to stay.
+
+    ``place`` is where the next step continues, -1 at the end.
+    """
+
+    looked: int
+    fitted: int
+    done: int
+    gone: int
+    place: int
+
+
+def walk(
+    group: GroupHandle,
+    action: LetterAction,
+    matching: LetterFilter,
+    place: int,
+    end: int,
+    most: int,
+) -> Operation[WalkStep]:
+    """Look at some letters from a place on; redrive or discard those that fit, ``most`` of them."""
+    page = yield from dead_page(group, place, LOOKED_AT)
+    place = page.place if page.place < end else -1
+    found = [one for one in fitting(page.letters, matching) if one.offset < end]
+    looked = len(page.letters)
+    if len(found) > most:
+        found, place = found[:most], found[most].offset
+        looked = sum(one.offset < place for one in page.letters)
+    done = yield from _move(group, action, found)
+    return WalkStep(looked, len(found), *done, place)
+
+
+def move_named(
+    group: GroupHandle, action: LetterAction, origins: list[int], end: int
+) -> Operation[Redriven]:
+    """Redrive or discard the letters of some messages that are before ``end``.
+
+    A repeat is harmless: a message that has failed again since has a letter after the end.
+    """
+    if action == "redrive":
+        return (yield from redrive_now(group, origins, len(origins), end))
+    return Redriven((yield from discard_now(group, origins, len(origins), end)), 0)
+
+
+def redrive(
+    group: GroupHandle,
+    letters: Letters | None,
+    matching: LetterFilter | None,
+    count: int,
+    pace: Pace,
+) -> Operation[Redriven]:
+    """Redrive letters: those named, those that fit, or the oldest, at most ``count``."""
+    if matching is None and pace.check().per_s is None:
+        return (yield from redrive_now(group, letters, count))
+    return (yield from _walk_all(group, "redrive", letters, matching, check_count(count), pace))
+
+
+def discard(
+    group: GroupHandle,
+    letters: Letters | None,
+    matching: LetterFilter | None,
+    count: int,
+    pace: Pace,
+) -> Operation[int]:
+    """Discard letters: those named, those that fit, or the oldest, at most ``count``."""
+    if matching is None and pace.check().per_s is None:
+        return (yield from discard_now(group, letters, count))
+    most = check_count(count, most=MAX_LETTERS)
+    return (yield from _walk_all(group, "discard", letters, matching, most, pace)).returned
+
+
+def move_all(
+    group: GroupHandle, action: LetterAction, matching: LetterFilter | None, pace: Pace
+) -> Operation[Redriven]:
+    """Redrive or discard all letters that there are now and that fit."""
+    return (yield from _walk_all(group, action, None, matching, MAX_LETTERS, pace))
+
+
+def _walk_all(
+    group: GroupHandle,
+    action: LetterAction,
+    letters: Letters | None,
+    matching: LetterFilter | None,
+    count: int,
+    pace: Pace,
+) -> Operation[Redriven]:
+    """Redrive or discard letters step by step."""
+    if matching is not None:
+        check_one_choice(letters, matching)
+    done = gone = place = 0
+    if letters is not None:
+        found = yield from places_of(group, *letters_and_ranges(letters))
+        named = [DeadLetter(at, "", b"", 0, origin, 0) for at, origin in found[:count]]
+        size = pace.step(LOOKED_AT)
+        for start in range(0, len(named), size):
+            some = named[start : start + size]
+            moved = yield from _move(group, action, some)
+            done, gone = done + moved.returned, gone + moved.gone
+            yield from pace.rest(len(some))
+        return Redriven(done, gone)
+    end = yield from end_of_letters(group)
+    while place >= 0 and done < count:
+        most = pace.step(count - done)
+        step = yield from walk(group, action, matching or ALL_LETTERS, place, end, most)
+        done, gone, place = done + step.done, gone + step.gone, step.place
+        yield from pace.rest(step.fitted)
+    return Redriven(done, gone)
+
+
+def _move(
+    group: GroupHandle, action: LetterAction, letters: list[DeadLetter]
+) -> Operation[Redriven]:
+    if not letters:
+        return Redriven(0, 0)
+    if action == "redrive":
+        return (yield from redrive_now(group, letters, len(letters)))
+    return Redriven((yield from discard_now(group, letters, len(letters))), 0)
+
+
+def check_one_choice(letters: object | None, matching: LetterFilter) -> None:
+    """Accept a filter; raises InvalidInput when letters are named as well."""
+    if letters is not None:
+        raise InvalidInput("give either letters or matching, not both")
+    if not isinstance(matching, LetterFilter):
+        raise InvalidInput(f"matching must be a LetterFilter, not {matching!r}")

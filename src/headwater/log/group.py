@@ -9,10 +9,10 @@ from headwater.codecs import D
 from headwater.failures import Failure, LetterFilter
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.limiting import Limits
-from headwater.log import acks, dead_letters, failing, grouping, letter_walks, limiting, pausing
-from headwater.log.ack_arguments import Letters, Offsets
+from headwater.log import dead_letters, grouping, settling
 from headwater.log.handles import GroupHandle, Start
-from headwater.log.limits import MAX_LETTERS, MAX_READ
+from headwater.log.keys import MAX_LETTERS, MAX_READ
+from headwater.log.settling import Letters, Offsets
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
 from headwater.store.pacing import Pace
 
@@ -93,11 +93,11 @@ class Group(Generic[D]):
         A range is a ``range`` or a pair (start, end) with both ends included. Returns how many were
         pending until now; anything else is left as it is. Raises UnknownGroup.
         """
-        return self._run(acks.ack(self._handle, offsets))
+        return self._run(settling.ack(self._handle, offsets))
 
     def nack(self, *offsets: Offsets, delay_ms: Duration = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        return self._run(acks.nack(self._handle, offsets, delay_ms))
+        return self._run(settling.nack(self._handle, offsets, delay_ms))
 
     def fail(self, *failures: Failure) -> int:
         """Report failed attempts, each with its error, and a delay or None to give up.
@@ -105,18 +105,18 @@ class Group(Generic[D]):
         Returns how many messages were still pending in the attempt that failed; the others do not
         change. Workers call this.
         """
-        return self._run(failing.fail(self._handle, failures))
+        return self._run(dead_letters.fail(self._handle, failures))
 
     def release(self, *offsets: Offsets) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
-        return self._run(failing.release(self._handle, offsets))
+        return self._run(dead_letters.release(self._handle, offsets))
 
     def extend(
         self, *offsets: Offsets, ack_ms: Duration | None = None, retry_ms: Duration | None = None
     ) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
         held_ms = needed_deadline(ack_ms, retry_ms)
-        return self._run(acks.extend(self._handle, offsets, held_ms))
+        return self._run(settling.extend(self._handle, offsets, held_ms))
 
     def seek(self, offset: Start) -> int:
         """Set the position of the group and return it: all before is done, the rest is new."""
@@ -127,11 +127,11 @@ class Group(Generic[D]):
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
-        return self._run(pausing.pause(self._handle, True))
+        return self._run(grouping.pause(self._handle, True))
 
     def resume(self) -> bool:
         """Deliver messages again; returns whether the group was paused."""
-        return self._run(pausing.pause(self._handle, False))
+        return self._run(grouping.pause(self._handle, False))
 
     def info(self) -> GroupInfo:
         """Return the state of the group; raises UnknownGroup before its first read."""
@@ -166,7 +166,7 @@ class Group(Generic[D]):
         ``rate_per_s`` limits how many per second.
         """
         return self._run(
-            letter_walks.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
+            dead_letters.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
     def discard(
@@ -183,7 +183,7 @@ class Group(Generic[D]):
         hold stays in the stream of the dead letters, until its retention removes it.
         """
         return self._run(
-            letter_walks.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+            dead_letters.discard(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
     def bury(self, *messages: Offsets, error: BaseException | str | None = None) -> int:
@@ -193,7 +193,7 @@ class Group(Generic[D]):
         many messages were given up. What expires is given up by reads and ``headwater keep``, too.
         Raises InvalidInput when the group keeps no dead letters.
         """
-        return self._run(failing.bury(self._handle, messages, error))
+        return self._run(dead_letters.bury(self._handle, messages, error))
 
     def remove(self) -> bool:
         """Remove the group; retention no longer waits for it. Returns whether it existed."""
@@ -205,7 +205,7 @@ class Group(Generic[D]):
         ``Limits`` says what each means; what it does not limit is not limited any more. They apply
         from now on, also to messages that members already have.
         """
-        return self._run(limiting.limit(self._handle, limits))
+        return self._run(grouping.limit(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[int]] | None = None) -> None:
         """Have the group keep the order of each tag from its next read on; workers call this.

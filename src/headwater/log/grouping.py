@@ -1,11 +1,14 @@
-"""Consumer groups: reading, blocking until there are messages, and the state of a group."""
+"""Consumer groups: reading, blocking until there are messages, order by tag, state, pause."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import lru_cache
+from hashlib import blake2b
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.errors import (
     HeadwaterError,
@@ -14,22 +17,154 @@ from headwater.errors import (
     UnknownGroup,
     UnreadableNode,
 )
-from headwater.inputs import Duration
-from headwater.log import acks, counts, dead_letters, ordering
-from headwater.log.extents import extent
-from headwater.log.fetching import fetch
-from headwater.log.group_replies import ClaimedRange, GroupReadReply, RemoveReply, SeekReply
-from headwater.log.handles import GroupHandle, Start, check_start
-from headwater.log.keys import box_key
-from headwater.log.limits import check_block, check_count, reply_limits
-from headwater.log.read_terms import Terms
-from headwater.log.reading import offset_at
-from headwater.log.replies import record
-from headwater.log.runs import Run, missing, open_entries, open_runs
+from headwater.inputs import DEADLINE, Duration
+from headwater.limiting import NO_LIMITS, Limits, check_for_topic
+from headwater.log import dead_letters, reading, settling
+from headwater.log.handles import GroupHandle, GroupOptions, Start, check_start
+from headwater.log.keys import (
+    UNPACKED_BYTES,
+    box_key,
+    check_block,
+    check_count,
+    check_ms,
+    reply_limits,
+)
+from headwater.log.node import Run, missing, open_entries, open_runs
+from headwater.log.reading import extent, fetch, fetch_part, offset_at
+from headwater.log.replies import ClaimedRange, GroupReadReply, RemoveReply, SeekReply, record
+from headwater.log.settling import ranges_of
 from headwater.log.types import GroupInfo, Message, WithInfo
-from headwater.sizes import bytes_of
+from headwater.sizes import bytes_of, check_max_bytes
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 from headwater.store.faults import Refusal
+
+if TYPE_CHECKING:
+    from headwater.log.topics import TopicGroupHandle
+
+
+# ── Read terms ────────────────────────────────────────────────────────────────────────────────────
+# On which terms a group read takes messages: for how long, until when, and how much at once.
+
+
+class Terms(NamedTuple):
+    """When a message is redelivered, and when it is given up; None is never.
+
+    A read takes no more once its messages have ``max_bytes``.
+    """
+
+    retry_ms: int | None
+    expire_ms: int | None
+    max_bytes: int = UNPACKED_BYTES
+
+    @classmethod
+    def of(
+        cls, retry_ms: Duration | None, expire_ms: Duration | None, max_bytes: int | None
+    ) -> Terms:
+        """Accept the arguments of a caller."""
+        most = min(check_max_bytes(max_bytes) or UNPACKED_BYTES, UNPACKED_BYTES)
+        if expire_ms is not None:
+            if retry_ms is None:
+                raise InvalidInput(
+                    "expire_ms needs ack_ms: only what must be acknowledged can expire"
+                )
+            expire_ms = check_ms(expire_ms, "expire_ms", 1)
+        if retry_ms is not None:
+            retry_ms = check_ms(retry_ms, DEADLINE, 1)
+        return cls(retry_ms, expire_ms, most)
+
+    def words(self) -> tuple[Argument, Argument]:
+        """Return the times as the server takes them."""
+        retry_ms, expire_ms, _ = self
+        return ("" if retry_ms is None else retry_ms, "" if expire_ms is None else expire_ms)
+
+
+# ── Ordering ──────────────────────────────────────────────────────────────────────────────────────
+# Order by tag in a group: the tags of messages are noted before these are delivered.
+#
+# Messages are packed in the store, which does not see their tags. So a member that finds few
+# messages reads ahead, and notes their tags with its next read, which delivers them. The store
+# keeps back messages that wait for others of their tag.
+
+
+# What one call notes at most; the server is not held up for longer.
+TAGS_PER_CALL: Final = 500
+# An offset without a message, and a message that waits for no other.
+_HOLE: Final = b"\xff" * 8
+_NO_TAG: Final = bytes(8)
+
+
+def check_terms(options: GroupOptions, count: int, ack_ms: int | None) -> None:
+    """Refuse order by tag for messages that need not be acknowledged."""
+    if options.ordered and count and ack_ms is None:
+        raise InvalidInput(
+            "a group that keeps order needs ack_ms: the next message of a tag is delivered when "
+            "the one before it is acknowledged"
+        )
+
+
+def first_wish(group: GroupHandle, count: int, with_info: bool) -> Operation[tuple[Argument, ...]]:
+    """Return what a read asks for besides messages; it notes tags when there may be too few."""
+    if group.to_order and group.ahead < count:
+        return (yield from next_wish(group, group.to_order, with_info))
+    return ("1" if with_info else "", "1" if group.options.ordered else "", _owned(group))
+
+
+def next_wish(
+    group: GroupHandle, to_order: int, with_info: bool
+) -> Operation[tuple[Argument, ...]]:
+    """Return what a read asks for besides messages, with tags to note from an offset on."""
+    notes = yield from _read_tags(group, to_order)
+    ordered = "1" if group.options.ordered else ""
+    return ("1" if with_info else "", ordered, _owned(group), *notes)
+
+
+def note_taken(group: GroupHandle, to_order: int, count: int, messages: list[Message]) -> None:
+    """Remember how a read ended; its messages are returned in the order of the stream."""
+    messages.sort(key=attrgetter("offset"))
+    group.to_order = to_order
+    # A read that got less than it asked for has taken everything that was not kept back.
+    group.ahead = max(group.ahead - len(messages), 0) if len(messages) == count else 0
+
+
+def _owned(group: GroupHandle) -> str:
+    held = ranges_of(group.owned()) if group.owned is not None else ()
+    return " ".join(f"{first}-{last}" for first, last in held)
+
+
+def _read_tags(group: GroupHandle, start: int) -> Operation[tuple[Argument, ...]]:
+    """Read ahead from ``start``, the position of the group; returns the tags to note."""
+    stop = start + TAGS_PER_CALL - 1
+    part = yield from fetch_part(group.stream, start, stop)
+    last = min(part.covered, stop)
+    # What was evicted meanwhile is counted by the next read.
+    if last < start or part.first > start:
+        return ()
+    if lost := part.missing(start, last):
+        yield from settling.miss(group, part.created, lost)
+    tags = bytearray(_HOLE * (last - start + 1))
+    for run in part.runs:
+        if run.base <= last and run.last >= start:
+            rows = run.cut(start, last).to_arrow()
+            digests = b"".join(map(_digest, rows.column("tag").to_pylist()))
+            offsets = rows.column("offset").to_pylist()
+            group.ahead += len(offsets)
+            if offsets and offsets[-1] - offsets[0] + 1 == len(offsets):
+                at = 8 * (offsets[0] - start)
+                tags[at : at + len(digests)] = digests
+                continue
+            for place, offset in enumerate(offsets):
+                at = 8 * (offset - start)
+                tags[at : at + 8] = digests[8 * place : 8 * place + 8]
+    return (part.created, start, last, bytes(tags))
+
+
+@lru_cache(maxsize=10_000)
+def _digest(tag: str) -> bytes:
+    return blake2b(tag.encode(), digest_size=8).digest() if tag else _NO_TAG
+
+
+# ── Grouping ──────────────────────────────────────────────────────────────────────────────────────
+
 
 # A blocked member reports this often: so the store knows which members are alive, and soon takes
 # back what was delivered to a dead one.
@@ -76,7 +211,7 @@ def read(
     """
     check_count(count)
     terms = Terms.of(retry_ms, expire_ms, max_bytes)
-    ordering.check_terms(group.options, count, terms.retry_ms)
+    check_terms(group.options, count, terms.retry_ms)
     patience = check_block(block_ms) if count else 0
     if not patience:
         return (yield from read_now(group, count, terms)).messages
@@ -102,7 +237,7 @@ def read_with_info(
     check_count(count)
     patience = check_block(block_ms)
     terms = Terms.of(retry_ms, expire_ms, max_bytes)
-    ordering.check_terms(group.options, count, terms.retry_ms)
+    check_terms(group.options, count, terms.retry_ms)
     taken = yield from read_now(group, count, terms, with_info=True)
     found = WithInfo(taken.messages, taken.first, taken.last)
     if found.messages or not count or not patience:
@@ -133,7 +268,7 @@ def _wait_for_messages(
         if taken.due_ms >= 0:
             wait_ms = max(1, min(wait_ms, taken.due_ms))
         command = ("BLPOP", box, f"{wait_ms / 1000:.3f}")
-        boxed = yield Wait(box, command, wait_ms, messages=counts.unboxed, leave=leave)
+        boxed = yield Wait(box, command, wait_ms, messages=reading.count_unboxed, leave=leave)
         if boxed and boxed[1] != b"poke":
             messages = yield from _open_box(group, boxed[1], terms)
             if messages:
@@ -160,7 +295,7 @@ def read_now(
     room = terms.max_bytes
     wish: tuple[Argument, ...] = ("1",) if with_info else ()
     if group.options.ordered or group.to_order:
-        wish = yield from ordering.first_wish(group, count, with_info)
+        wish = yield from first_wish(group, count, with_info)
     while True:
         held = group.stream.held
         try:
@@ -179,14 +314,14 @@ def read_now(
         if reply.to_bury:
             # What this read took must reach its caller; the next read or the housekeeper buries.
             with contextlib.suppress(HeadwaterError):
-                buried = yield from dead_letters.bury(group)
+                buried = yield from dead_letters.bury_given_up(group)
         if reply.boxed:
             found = yield from _open_box(group, reply.boxed, terms)
         else:
             runs, group.stream.held = open_runs(reply, held, group.stream.name)
             found, holes, lost = _deliver(reply.claims, runs)
             if lost:
-                yield from acks.miss(group, reply.created, lost)
+                yield from settling.miss(group, reply.created, lost)
             # Skip holes to their end, so that a member that reads a few messages does not walk
             # through them.
             if holes:
@@ -201,10 +336,10 @@ def read_now(
             waiter = NOBODY_WAITS if messages else waiter
         elif reply.to_order > 0 and count and not messages:
             # With order by tag, the next messages are delivered when their tags are known.
-            wish = yield from ordering.next_wish(group, reply.to_order, with_info)
+            wish = yield from next_wish(group, reply.to_order, with_info)
         elif messages or not (reply.claims or reply.boxed or buried):
             if reply.to_order >= 0:
-                ordering.note_taken(group, reply.to_order, count, messages)
+                note_taken(group, reply.to_order, count, messages)
             return GroupRead(messages, last, reply.due_ms, first)
 
 
@@ -233,7 +368,7 @@ def _ask(
         group.key,
         args,
         repeatable=terms.retry_ms is not None,
-        messages=counts.delivered,
+        messages=reading.count_delivered,
         leave=waiter.leave,
     )
     try:
@@ -276,9 +411,9 @@ def _open_box(group: GroupHandle, text: bytes, terms: Terms) -> Operation[list[M
     runs = yield from fetch(group.stream, ranges, whole=False)
     messages, holes, lost = _deliver(claims, runs)
     if lost:
-        yield from acks.miss(group, "", lost)
+        yield from settling.miss(group, "", lost)
     if holes and terms.retry_ms is not None:
-        yield from acks.ack(group, holes)
+        yield from settling.ack(group, holes)
     return messages
 
 
@@ -319,9 +454,9 @@ def _end_holes(
     if terms.retry_ms is not None and own:
         # A group that was removed since it was read has nothing to acknowledge.
         with contextlib.suppress(UnknownGroup):
-            yield from acks.ack(group, own)
+            yield from settling.ack(group, own)
     if beyond:
-        yield from acks.skip(group, reply.created, holes)
+        yield from settling.skip(group, reply.created, holes)
 
 
 def _empty(first: int, last: int, present: list[int]) -> Iterator[tuple[int, int]]:
@@ -368,3 +503,43 @@ def remove(group: GroupHandle) -> Operation[bool]:
         existed = existed or bool(reply.existed)
         if reply.done:
             return existed
+
+
+# ── Pausing ───────────────────────────────────────────────────────────────────────────────────────
+# Groups that deliver nothing until they are resumed.
+
+
+def pause(group: GroupHandle, on: bool) -> Operation[bool]:
+    """Pause the group or resume it; returns whether that changed anything."""
+    args = (group.name, str(int(on)))
+    try:
+        return bool((yield Call("hw_group_pause", group.key, args, repeatable=True)))
+    except Refusal:
+        raise group.unknown() from None
+
+
+# ── Limiting ──────────────────────────────────────────────────────────────────────────────────────
+# Limits of a group: how many of its messages are in flight, and how fast they are delivered.
+
+
+def limit(group: GroupHandle, limits: Limits) -> Operation[Limits]:
+    """Set the limits of a group, which is created if there is none; returns those before."""
+    call = Call("hw_group_limit", group.key, (group.name, limits.stored()), repeatable=True)
+    try:
+        return Limits.of_stored((yield call))
+    except Refusal:
+        yield from read_now(group, 0, Terms(None, None))
+        return Limits.of_stored((yield call))
+
+
+def limit_in_topic(group: TopicGroupHandle, limits: Limits) -> Operation[Limits]:
+    """Set the limits of a group over a topic, in each partition; returns those before.
+
+    Raises InvalidInput for limits in all: no call sees all partitions, which may be on several
+    servers, so they cannot be enforced.
+    """
+    check_for_topic(limits)
+    before = NO_LIMITS
+    for member in (yield from group.open()):
+        before = (yield from limit(member, limits)) or before
+    return before

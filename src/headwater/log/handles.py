@@ -1,23 +1,217 @@
-"""Handles: what operations know of their object, its names and cached values."""
+"""Handles: what operations know of their object; and entries, the forms of messages."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
+
+import pyarrow as pa
 
 from headwater.codecs import Coder
-from headwater.errors import InvalidInput, UnknownGroup
+from headwater.errors import HeadwaterError, InvalidInput, LostFuture, UnknownGroup
+from headwater.headers import Carried, GivenHeaders, encode_headers
 from headwater.inputs import refuse_own_name
-from headwater.log.entries import encoded_entries
-from headwater.log.history import NOTHING_SEEN, SeenHistory
-from headwater.log.keys import STREAMS, stream_key
-from headwater.log.limits import MAX_OFFSET, check_count, check_name, check_offset
-from headwater.log.runs import NOTHING_HELD, Held
-from headwater.log.types import DecodedMessage, Message
+from headwater.log import node
+from headwater.log.keys import (
+    MAX_OFFSET,
+    STREAMS,
+    check_count,
+    check_name,
+    check_offset,
+    stream_key,
+)
+from headwater.log.node import NOTHING_HELD, Held
+from headwater.log.types import DeadLetter, DecodedMessage, Message, TopicDeadLetter, TopicMessage
 from headwater.store.call import Argument, Call, Operation, Token
+
+# ── Entries ───────────────────────────────────────────────────────────────────────────────────────
+# The forms in which messages of a batch are given.
+#
+# Each is a pair of tag and value, a triple with headers, or a message that was read, which is
+# copied with its headers.
+
+
+E = TypeVar("E")
+WholeMessage: TypeAlias = "Message[E] | TopicMessage[E] | DeadLetter | TopicDeadLetter"
+Entry: TypeAlias = (
+    "tuple[str, E | str] | tuple[str, E | str, GivenHeaders | None] | WholeMessage[E]"
+)
+_WHOLE = (Message, TopicMessage, DeadLetter, TopicDeadLetter)
+_FORMS = "entries must be (tag, value) pairs or (tag, value, headers)"
+
+_NOT_STRINGS = f"{_FORMS}, not strings; write one message as [(tag, value)]"
+
+
+def batch_of_entries(entries: Iterable[Any], *, carry: bool) -> pa.RecordBatch:
+    """Turn entries into a batch of a node's shape; raises InvalidInput.
+
+    carry: with the headers that go with every message, if there are any. Not for a write with a
+    sequence: a repeat must be equal to the first attempt, which may be of another trace.
+    """
+    given = _listed(entries)
+    if carry and Carried.context is not None:
+        given = _with_carried(given)
+    if given and isinstance(given[0], str):
+        # A str of two characters would pass for a pair.
+        raise InvalidInput(_NOT_STRINGS)
+    tags: list[Any] = []
+    values: list[Any] = []
+    try:
+        # To unzip them takes three times as long.
+        for tag, value in given:
+            tags.append(tag)
+            values.append(value)
+    except (TypeError, ValueError):
+        triples = list(map(_triple, given))
+        headers = [encode_headers(triple[2]) for triple in triples]
+        return node.batch_of(
+            [one[0] for one in triples], [one[1] for one in triples], None, None, headers
+        )
+    return node.batch_of(tags, values)
+
+
+def _with_carried(entries: list[Any]) -> list[Any]:
+    return [
+        entry if isinstance(entry, (*_WHOLE, str, bytes)) else _carrying(_triple(entry))
+        for entry in entries
+    ]
+
+
+def _carrying(triple: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    tag, value, headers = triple
+    return tag, value, Carried.beside(headers)
+
+
+def encoded_entries(coder: Coder[Any], entries: Iterable[Any]) -> Iterable[Any]:
+    """Return entries with their values encoded; messages that were read stay as they are."""
+    given = _listed(entries)
+    encode = coder.encode
+    try:
+        return [(tag, encode(value)) for tag, value in given]
+    except HeadwaterError:
+        raise
+    except (TypeError, ValueError):
+        return [
+            entry if isinstance(entry, _WHOLE) else _with_value(_triple(entry), encode)
+            for entry in given
+        ]
+
+
+def _listed(entries: Any) -> list[Any]:
+    if not isinstance(entries, Iterable):
+        raise InvalidInput(f"{_FORMS}, not {entries!r}")
+    if isinstance(entries, Mapping):
+        raise InvalidInput(f"{_FORMS}, not a dict, which yields its keys; use dict.items()")
+    return entries if isinstance(entries, list) else list(entries)
+
+
+def _with_value(triple: tuple[Any, Any, Any], encode: Any) -> tuple[Any, Any, Any]:
+    tag, value, headers = triple
+    return tag, encode(value), headers
+
+
+def _triple(entry: Any) -> tuple[Any, Any, Any]:
+    if isinstance(entry, _WHOLE):
+        return entry.tag, entry.value, entry.headers
+    if isinstance(entry, str | bytes):
+        raise InvalidInput(_NOT_STRINGS)
+    try:
+        tag, value, *rest = entry
+        (headers,) = rest or (None,)
+    except (TypeError, ValueError):
+        raise InvalidInput(_FORMS) from None
+    return tag, value, headers
+
+
+# ── History ───────────────────────────────────────────────────────────────────────────────────────
+# Noticing that the store has lost what was read or written before.
+#
+# A failover or a crash may lose the newest messages, and then other messages get their offsets.
+# The stream keeps from which offset on each server process has written it
+# (lua/shared/12-history.lua). A handle remembers that together with how far it has come. When both
+# change in a way that only a loss explains, LostFuture names the offsets.
+
+
+# How many starts a history keeps; as in the server's function.
+MOST_STARTS: Final = 16
+
+
+class SeenHistory(NamedTuple):
+    """What a handle knows: the stream and its history, and the offset that it has reached.
+
+    ``lost`` is the first offset of a loss that was reported, 0 without one. ``woken`` is how far a
+    blocked read has come since: it is woken by messages alone, and does not know their history.
+    """
+
+    created: bytes = b""
+    history: bytes = b""
+    upto: int = 0
+    lost: int = 0
+    woken: int = 0
+
+    def text(self) -> str:
+        """Return stream and history in one text, to be kept beside a position."""
+        return f"{self.created.decode()} {self.history.decode()}".rstrip()
+
+    @classmethod
+    def of_text(cls, text: str, upto: int) -> Self:
+        """Return what is known at a position beside which a text was kept."""
+        created, _, history = text.encode().partition(b" ")
+        return cls(created, history, upto)
+
+
+NOTHING_SEEN = SeenHistory()
+
+
+def diverged_at(known: bytes, found: bytes) -> int:
+    """Return the first offset from which on two histories differ; 0 when they do not."""
+    if known == found:
+        return 0
+    before, now = (dict(start.split(b":") for start in text.split()) for text in (known, found))
+    # A full history has lost its oldest starts, which says nothing.
+    full = (starts for starts in (before, now) if len(starts) >= MOST_STARTS)
+    oldest = max((min(map(int, starts)) for starts in full), default=0)
+    tokens = [token for token in before.keys() ^ now.keys() if int(token) >= oldest]
+    return min((int(before.get(token) or now[token]) for token in tokens), default=0)
+
+
+def first_lost(known: bytes, upto: int, found: bytes, last: int) -> int:
+    """Return the first lost offset for a client that had reached ``upto``; 0 for none.
+
+    ``known`` is the history as it was then, ``found`` the one of a stream that ends at ``last``.
+    """
+    starts = (diverged_at(known, found), last + 1)
+    return min((start for start in starts if 0 < start <= upto), default=0)
+
+
+def go_on(
+    seen: SeenHistory, stream: str, at: int, upto: int, created: bytes, history: bytes, last: int
+) -> tuple[SeenHistory, LostFuture | None]:
+    """Return what is known after a look at a stream, and the error if messages were lost.
+
+    ``at`` is where the caller wants to continue, ``upto`` how far it has come with that, and
+    ``last`` where the stream ends. After a loss the error stays until the caller goes back to its
+    begin.
+    """
+    if created != seen.created:
+        return SeenHistory(created, history, upto), None
+    if seen.lost:
+        if at > seen.lost:
+            return seen, LostFuture(stream, seen.lost, at - 1)
+        return SeenHistory(created, history, upto), None
+    reached = max(seen.upto, seen.woken)
+    # What woke a read may have been written after the server changed: that is not a loss.
+    known = reached if last < reached else seen.upto
+    if first := first_lost(seen.history, known, history, last):
+        return SeenHistory(created, history, first - 1, first), LostFuture(stream, first, reached)
+    return SeenHistory(created, history, max(reached, upto)), None
+
+
+# ── Handles ───────────────────────────────────────────────────────────────────────────────────────
+
 
 Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"
 
@@ -55,7 +249,7 @@ class StreamHandle:
         return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
 
     def encoded_entries(self, entries: Iterable[Any]) -> Iterable[Any]:
-        """Return entries as they are written; see entries.py for their forms."""
+        """Return entries as they are written; see handles.py for their forms."""
         return entries if self.coder is None else encoded_entries(self.coder, entries)
 
     def decoded(self, messages: list[Any]) -> list[Any]:

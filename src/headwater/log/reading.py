@@ -1,7 +1,8 @@
-"""Reading a stream: by offset, blocking, as Arrow, by time; and its info."""
+"""Reading a stream: by offset, blocking, as Arrow, by time; its info and its extent."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,32 +11,405 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from headwater.errors import HeadwaterError, MissingMessages
 from headwater.inputs import Duration
-from headwater.log import counts, history
-from headwater.log.blocking import arrivals, woken_messages
-from headwater.log.extents import extent
-from headwater.log.fetching import FetchedPart, fetch, fetch_part, note_missing, refuse_missing
+from headwater.log import handles, node
 from headwater.log.handles import StreamHandle
-from headwater.log.limits import (
+from headwater.log.keys import (
     MAX_OFFSET,
+    NODE_MESSAGES,
     REPLY_BYTES,
     check_block,
     check_count,
     check_name,
     check_offset,
+    index_key,
+    nodes_key,
     reply_limits,
+    stream_key,
+    stream_name,
+    tail_key,
     to_ms,
+    topic_key,
 )
-from headwater.log.replies import OffsetAtReply, ReadReply, SentNode, record
-from headwater.log.runs import (
+from headwater.log.node import (
     NOTHING_HELD,
+    Held,
+    PackedRun,
     Run,
     check_node,
+    is_elsewhere,
+    is_partial,
     missing,
+    open_entries,
+    open_node,
     open_runs,
 )
+from headwater.log.replies import (
+    BordersReply,
+    BuryReply,
+    ClaimedRange,
+    DiscardReply,
+    EvictReply,
+    ExpireReply,
+    GroupReadReply,
+    IndexedNode,
+    OffsetAtReply,
+    PublishReply,
+    RangesReply,
+    ReadReply,
+    RedriveReply,
+    Reply,
+    RetainReply,
+    SentNode,
+    record,
+)
 from headwater.log.types import Message, Passage, StreamInfo
-from headwater.store.call import Call, Clock, Operation
+from headwater.store.call import Argument, Call, Clock, Look, Operation, Wait
+
+# ── Extents ───────────────────────────────────────────────────────────────────────────────────────
+# Where streams begin and end, and where they may be cut, for planners of large reads.
+#
+# Each is an operation of one call; ``together`` runs those of all partitions of a topic in one
+# round trip.
+
+
+class Extent(NamedTuple):
+    """The offsets that a stream holds, and ``created``, which no later stream of its name has.
+
+    A stream that was never written holds 1..0 and was created 0. ``history`` shows what it has lost
+    (see log/handles.py); None when it is not known.
+    """
+
+    first: int
+    last: int
+    created: int
+    history: bytes | None = b""
+
+
+def extent(stream: str) -> Operation[Extent]:
+    """Return the extent of a stream."""
+    reply = yield Call("hw_stream_read", stream_key(stream), (0, ""), read_only=True)
+    read = ReadReply(*reply)
+    return Extent(read.first, read.last, int(read.created), read.history)
+
+
+def borders(stream: str, start: int, stop: int, nodes: int, least: int) -> Operation[list[int]]:
+    """Return the offsets after which start..stop-1 may be cut into parts: where nodes end.
+
+    A part has up to ``nodes`` nodes; there are ``least`` parts or a multiple of it, so that as many
+    readers as that finish together.
+    """
+    args = (start, stop - 1, nodes, least)
+    reply = yield Call("hw_stream_borders", stream_key(stream), args, read_only=True)
+    return BordersReply.of(reply).borders
+
+
+def partitions_of(topic: str) -> Operation[int]:
+    """Return how many partitions a topic has, without creating it; 0 for no such topic."""
+    found: int = yield Call("hw_topic_partitions", topic_key(topic), read_only=True)
+    return found
+
+
+# ── Counts ────────────────────────────────────────────────────────────────────────────────────────
+# How many messages a request of the log moves, counted in its reply, for instruments.
+#
+# A function here is called only when an instrument is installed; see ``Call.messages``.
+
+
+def count_read(call: Call, reply: Reply) -> int:
+    """Count the offsets asked for that a reply of hw_stream_read covers."""
+    found = ReadReply(*reply)
+    ranges = zip(call.args[2::2], call.args[3::2], strict=True)
+    return sum(
+        max(0, min(int(last), found.covered) - max(int(first), found.first) + 1)
+        for first, last in ranges
+    )
+
+
+def count_looked_at(_: Look, found: Any) -> int:
+    """Count the messages of the next node, if there is one."""
+    member = found[0] if found else []
+    return IndexedNode.of(member[0]).messages if member else 0
+
+
+def count_arrived(_: Wait, reply: Any) -> int:
+    """Count the messages in the entries of a stream's tail that woke a reader.
+
+    A bare entry stands for a node, which is read by another request.
+    """
+    entries = [fields for _, fields in reply[0][1]] if reply else []
+    return sum(
+        int(fields[1]) if fields[0] == b"n" else 1 for fields in entries if not is_elsewhere(fields)
+    )
+
+
+def count_published(_: Call, reply: Reply) -> int:
+    """Count the messages of a publish with the call that finishes it."""
+    found = PublishReply(*reply)
+    return found.last - found.first + 1 if found.done and not found.repeat else 0
+
+
+def count_delivered(_: Call, reply: Reply) -> int:
+    """Count the messages that a group delivered, at once or into a box."""
+    found = GroupReadReply.of(reply)
+    return _in_ranges(found.claims) + (_in_box(found.boxed) if found.boxed else 0)
+
+
+def count_unboxed(_: Wait, reply: Any) -> int:
+    """Count the messages of a claim that woke a blocked member."""
+    return _in_box(reply[1]) if reply and reply[1] != b"poke" else 0
+
+
+def count_in_ranges(_: Call, reply: Reply) -> int:
+    """Count the messages that hw_group_ack or hw_group_postpone found pending."""
+    return RangesReply(*reply).messages
+
+
+def count_evicted(_: Call, reply: Reply) -> int:
+    """Count the messages that hw_stream_evict evicted."""
+    return max(EvictReply.of(reply).gone, 0)
+
+
+def count_retained(_: Call, reply: Reply) -> int:
+    """Count the messages that hw_stream_retain evicted."""
+    return max(RetainReply(*reply).gone, 0)
+
+
+def count_expired(_: Call, reply: Reply) -> int:
+    """Count the messages that hw_group_expire dropped."""
+    return ExpireReply(*reply).dropped
+
+
+def count_buried(_: Call, reply: Reply) -> int:
+    """Count the messages that became dead letters."""
+    return BuryReply.of(reply).buried
+
+
+def count_failed(_: Call, reply: int) -> int:
+    """Count the messages that hw_group_fail found pending."""
+    return reply
+
+
+def count_redriven(_: Call, reply: Reply) -> int:
+    """Count the dead letters that were redriven."""
+    return RedriveReply(*reply).returned
+
+
+def count_discarded(_: Call, reply: Reply) -> int:
+    """Count the dead letters that hw_group_discard forgot."""
+    return DiscardReply(*reply).messages
+
+
+def _in_box(text: bytes) -> int:
+    return _in_ranges(ClaimedRange.all_in(text.partition(b"\n")[0]))
+
+
+def _in_ranges(claims: Iterable[ClaimedRange]) -> int:
+    return sum(claim.last - claim.first + 1 for claim in claims)
+
+
+# ── Fetching ──────────────────────────────────────────────────────────────────────────────────────
+# The bytes of a stream's messages, from the server into runs.
+#
+# One reply holds at most 4 MiB, 64 MiB unpacked, and at least one node or entry. The node that was
+# read last is cached, so that reading it in small parts fetches and opens it once.
+
+
+# How many ranges are fetched by one call.
+RANGES_PER_CALL = 500
+
+
+class FetchedPart(NamedTuple):
+    """What one reply brought: the bounds of the stream then, the last offset covered, the runs."""
+
+    first: int
+    last: int
+    covered: int
+    runs: list[Run]
+    created: bytes
+    history: bytes
+
+    def missing(self, at: int, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of at..end, as far as the reply goes, that the store has lost."""
+        return missing(self.runs, max(at, self.first), min(end, self.covered))
+
+
+def note_missing(key: str, created: bytes, ranges: Iterable[tuple[int, int]]) -> Operation[None]:
+    """Note what the store has lost, for the info of the stream; it is no fault if that fails."""
+    edges = [edge for one in ranges for edge in one]
+    with contextlib.suppress(HeadwaterError):
+        yield Call("hw_stream_missing", key, (created, *edges), repeatable=True)
+
+
+def refuse_missing(key: str, created: bytes, ranges: list[tuple[int, int]]) -> Operation[None]:
+    """Raise MissingMessages for the first of these ranges; nothing happens without any."""
+    if ranges:
+        yield from note_missing(key, created, ranges)
+        raise MissingMessages(stream_name(key), *ranges[0])
+
+
+def fetch_part(
+    stream: StreamHandle, at: int, end: int, max_bytes: int | None = None
+) -> Operation[FetchedPart]:
+    """Return what is in at..end, as far as one reply goes; it may cover a node beyond the end.
+
+    With ``max_bytes``, the reply ends when its messages have so many, unpacked.
+    """
+    held = stream.held
+    if at == held.last + 1 and end - at < NODE_MESSAGES:
+        part = yield from _next_node(stream, held)
+        if part is not None:
+            return part
+    args = (reply_limits(max_bytes), held.name, at, end)
+    call = Call("hw_stream_read", stream.key, args, read_only=True, messages=count_read)
+    reply = ReadReply(*(yield call))
+    runs, stream.held = open_runs(reply, held, stream.name)
+    return FetchedPart(reply.first, reply.last, reply.covered, runs, reply.created, reply.history)
+
+
+def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None]:
+    """Look for the node after the one that was read last, where most readers continue.
+
+    This takes the server half the time that the function takes. Only a node without holes counts:
+    its messages never change, so it does not matter what happens between the three commands, as
+    long as the last of them finds the same stream, and the node not evicted.
+    """
+    at = held.last + 1
+    found = yield Look(
+        stream.key,
+        (
+            ("ZRANGE", index_key(stream.key), at, "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES"),
+            ("HGET", nodes_key(stream.key), at),
+            ("HMGET", stream.key, "first", "last", "created", "history"),
+        ),
+        messages=count_looked_at,
+    )
+    if not found or found[2][2] != held.created:
+        return None
+    member, blob, (first, last, created, history) = found
+    history = history or b""
+    first, last = int(first), int(last)
+    if last < at:
+        return FetchedPart(first, last, last, [], created, history)
+    if first > at or not member or not blob:
+        return None
+    facts, end = IndexedNode.of(member[0]), int(member[1])
+    if facts.base != at or facts.messages != end - at + 1:
+        return None
+    if not node.belongs(blob, at, end, facts.time, facts.version):
+        # It was replaced between the commands, or it is damaged: the function will tell.
+        return None
+    sent = SentNode(at, end, facts.time, facts.version, blob)
+    batch = open_node(sent, stream.name)
+    if batch.num_rows != facts.messages or "offset" in batch.schema.names:
+        return None
+    stream.held = Held(created, at, end, facts.version, batch)
+    run = PackedRun(at, end, facts.time, batch)
+    return FetchedPart(first, last, end, [run], created, history)
+
+
+def _fetch_ranges(
+    stream: StreamHandle, ranges: list[tuple[int, int]], whole: bool
+) -> Operation[tuple[list[Run], list[tuple[int, int]]]]:
+    """Return runs of ranges, which ascend, by one call, and what did not fit into its reply."""
+    held = stream.held
+    some = ranges[:RANGES_PER_CALL]
+    edges = [edge for one in some for edge in one]
+    args: tuple[Argument, ...] = (reply_limits(), held.name, *edges)
+    call = Call("hw_stream_read", stream.key, args, read_only=True, messages=count_read)
+    reply = ReadReply(*(yield call))
+    opened, stream.held = open_runs(reply, held, stream.name)
+    if whole:
+        spans = [(max(first, reply.first), min(last, reply.covered)) for first, last in some]
+        lost = [gap for span in spans for gap in missing(opened, *span)]
+        yield from refuse_missing(stream.key, reply.created, lost)
+    runs = [
+        run.cut(first, last)
+        for first, last in some
+        for run in opened
+        if run.base <= last and run.last >= first
+    ]
+    if reply.covered >= min(some[-1][1], reply.last):
+        return runs, ranges[len(some) :]
+    # The rest of a range that was cut begins after what was covered.
+    left = [one for one in some if one[1] > reply.covered]
+    left[0] = max(left[0][0], reply.covered + 1), left[0][1]
+    return runs, left + ranges[len(some) :]
+
+
+def fetch(
+    stream: StreamHandle, ranges: Iterable[tuple[int, int]], *, whole: bool = True
+) -> Operation[list[Run]]:
+    """Return the runs of the given ranges, and nothing beyond; several calls when they are large.
+
+    A node that holds parts of several ranges becomes a run for each of them. Raises MissingMessages
+    for offsets that the store has lost; unless ``whole``, no run has them, as if they were evicted.
+    """
+    runs: list[Run] = []
+    rest = sorted(ranges)
+    while len(rest) > 1:
+        found, rest = yield from _fetch_ranges(stream, rest, whole)
+        runs += found
+    for first, last in rest:
+        at = first
+        while at <= last:
+            part = yield from fetch_part(stream, at, last)
+            if whole:
+                lost = part.missing(at, last)
+                yield from refuse_missing(stream.key, part.created, lost)
+            runs += [run.cut(at, last) for run in part.runs if run.base <= last and run.last >= at]
+            if part.covered < at or part.covered >= part.last:
+                break
+            at = part.covered + 1
+    return runs
+
+
+# ── Blocking ──────────────────────────────────────────────────────────────────────────────────────
+# What wakes a blocked reader: entries that arrive in the tail of its stream.
+
+
+# A blocked call returns this often, so that a dead connection is noticed.
+WAIT_SLICE_MS = 5000
+
+
+def arrivals(
+    stream: StreamHandle, offset: int, count: int, deadline: float
+) -> Operation[list[Any]]:
+    """Wait until the tail holds an entry at or after an offset; returns [] when time is up."""
+    tail = tail_key(stream.key)
+    most = min(count, 1000)
+    while True:
+        left = deadline - (yield Clock())
+        if left <= 0:
+            return []
+        slice_ms = max(1, int(min(left, WAIT_SLICE_MS)))
+        command = ("XREAD", "COUNT", most, "BLOCK", slice_ms, "STREAMS", tail, f"0-{offset - 1}")
+        if reply := (yield Wait(tail, command, slice_ms, messages=count_arrived)):
+            entries: list[Any] = reply[0][1]
+            return entries
+
+
+def woken_messages(
+    stream: StreamHandle, entries: list[Any], offset: int, count: int
+) -> list[Message | None]:
+    """Return what woke a blocked reader, if it begins with the very offset it waits for."""
+    if any(is_elsewhere(fields) for _, fields in entries) or is_partial(entries[-1][1]):
+        return []
+    runs = open_entries(entries, stream.name)
+    if not runs or runs[0].base > offset:
+        return []
+    rows = [m for run in runs for m in run.cut(offset, offset + count - 1).messages()]
+    dense = [m.offset for m in rows] == list(range(offset, offset + len(rows)))
+    if not dense:
+        return []
+    if rows:
+        stream.seen = stream.seen._replace(woken=max(stream.seen.woken, rows[-1].offset))
+    return list(rows)
+
+
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────
+
 
 # So many names of groups are in one reply; stated in the Lua.
 LISTED_GROUPS = 1000
@@ -131,7 +505,7 @@ def _look(
         # Unless that is a write whose call stopped half-way.
         last = yield complete(stream.key)
     upto = min(part.covered, end, last)
-    stream.seen, lost = history.go_on(seen, stream.name, at, upto, part.created, part.history, last)
+    stream.seen, lost = handles.go_on(seen, stream.name, at, upto, part.created, part.history, last)
     if lost:
         raise lost
     if gone := part.missing(at, end):
@@ -328,7 +702,7 @@ def scan_range(start: int | None, stop: int | None) -> tuple[int, int]:
 
 def _part(stream: StreamHandle, held: str, at: int, stop: int, limits: str) -> Call:
     args = (limits, held, at, min(stop - 1, MAX_OFFSET))
-    return Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
+    return Call("hw_stream_read", stream.key, args, read_only=True, messages=count_read)
 
 
 def _cut(

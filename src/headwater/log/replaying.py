@@ -19,9 +19,8 @@ from typing import Any, Final, NamedTuple
 from headwater.errors import InvalidInput, StaleSequence, UnknownStream
 from headwater.inputs import refuse_own_name
 from headwater.log import grouping
-from headwater.log.entries import batch_of_entries
-from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle
-from headwater.log.limits import MAX_OFFSET, check_name
+from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle, batch_of_entries
+from headwater.log.keys import MAX_OFFSET, check_name
 from headwater.log.reading import info, newest_sequence, read_from
 from headwater.log.types import Message
 from headwater.log.writing import append

@@ -11,20 +11,10 @@ import pyarrow as pa
 from headwater.codecs import D
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration
-from headwater.log import (
-    compaction,
-    housekeeping,
-    node,
-    reading,
-    retention,
-    searching,
-    staging,
-    writing,
-)
-from headwater.log.entries import Entry
+from headwater.log import inspecting, node, reading, retention, writing
 from headwater.log.group import Group
-from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle
-from headwater.log.header_columns import with_maps
+from headwater.log.handles import Entry, GroupHandle, GroupOptions, Start, StreamHandle
+from headwater.log.node import with_maps
 from headwater.log.types import (
     Message,
     Passage,
@@ -122,7 +112,7 @@ class Stream(Generic[D]):
         into: str,
         *,
         place: int = 0,
-        keep_ms: Duration = staging.STAGED_MS,
+        keep_ms: Duration = writing.STAGED_MS,
     ) -> int:
         """Stage Arrow columns, as append takes them, to be published later.
 
@@ -131,7 +121,7 @@ class Stream(Generic[D]):
         server drops it when nothing is added for ``keep_ms``. Raises StagingGone. One round trip.
         """
         batch = node.from_arrow(arrow_batch)
-        return self._run(staging.stage(self._handle, batch, into, place, keep_ms))
+        return self._run(writing.stage(self._handle, batch, into, place, keep_ms))
 
     def publish(
         self, *stagings: str, producer: str, sequence: int, content: str | None = None
@@ -144,14 +134,14 @@ class Stream(Generic[D]):
         StaleSequence; then nothing has happened. ``content`` is a digest of what they hold, in hex:
         a repeat with another one raises ReusedSequence. A round trip for each 256 nodes or 8 MiB.
         """
-        return self._run(staging.publish(self._handle, stagings, producer, sequence, content))
+        return self._run(writing.publish(self._handle, stagings, producer, sequence, content))
 
     def unstage(self, *stagings: str) -> int:
         """Drop what is staged under these names; returns how many were there.
 
         A staging that is being published stays.
         """
-        return self._run(staging.unstage(self._handle, stagings))
+        return self._run(writing.unstage(self._handle, stagings))
 
     @overload
     def read(
@@ -245,10 +235,10 @@ class Stream(Generic[D]):
         on its way, and stops after ``count`` or ``max_bytes`` found, ``max_messages`` looked at or
         ``max_ms``: then ``next`` of the answer is where to continue.
         """
-        asked = searching.SearchRequest(
+        asked = inspecting.SearchRequest(
             tag, text, where, start, newest_first, count, max_messages, max_ms, max_bytes
         )
-        found = self._run(searching.search(self._handle, asked))
+        found = self._run(inspecting.search(self._handle, asked))
         return found._replace(messages=self._handle.decoded(found.messages))
 
     def info(self) -> StreamInfo:
@@ -294,24 +284,24 @@ class Stream(Generic[D]):
         policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
         return self._run(retention.retain(self._handle.key, policy, force))
 
-    def compact(self, *, marker_ms: Duration = compaction.MARKER_MS) -> int:
+    def compact(self, *, marker_ms: Duration = retention.MARKER_MS) -> int:
         """Keep the last message of every tag; returns how many messages were removed.
 
         Offsets stay. An empty value marks a tag as deleted; the mark is removed once it is older
         than ``marker_ms`` and every registered reader is past it.
         """
-        return self._run(compaction.compact(self._handle, marker_ms))
+        return self._run(retention.compact(self._handle, marker_ms))
 
-    def auto_compact(self, on: bool = True, *, marker_ms: Duration = compaction.MARKER_MS) -> None:
+    def auto_compact(self, on: bool = True, *, marker_ms: Duration = retention.MARKER_MS) -> None:
         """Ask ``headwater keep`` to compact from now on, or no longer.
 
         It does so when at least half of the messages are newer than the last compaction.
         """
-        self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
+        self._run(retention.auto_compact(self._handle.key, on, marker_ms))
 
     def seal(self) -> int:
         """Pack everything written so far as small as possible; returns how many left the tail."""
-        return self._run(housekeeping.seal_all(self._handle))
+        return self._run(retention.seal_all(self._handle))
 
     def register_reader(self, reader: str, offset: int) -> None:
         """Make retention wait for a reader outside the log, which needs ``offset`` next."""

@@ -12,12 +12,12 @@ from headwater.failures import Failure, LetterFilter
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.limiting import Limits
-from headwater.log import limiting, node, topic_groups, topic_letters, topic_reading, topics
-from headwater.log.ack_arguments import InTopic, LettersInTopic
-from headwater.log.entries import Entry, batch_of_entries
-from headwater.log.limits import MAX_LETTERS, MAX_READ, check_count
+from headwater.log import grouping, node, topics
+from headwater.log.handles import Entry, batch_of_entries
+from headwater.log.keys import MAX_LETTERS, MAX_READ, check_count
+from headwater.log.settling import InTopic, LettersInTopic
 from headwater.log.stream import Stream
-from headwater.log.topic_groups import TopicStart
+from headwater.log.topics import TopicStart
 from headwater.log.types import (
     GroupInfo,
     Placed,
@@ -149,7 +149,7 @@ class Topic(Generic[D]):
         ``start`` may also be a mapping from partitions to positions: a new group starts at "first"
         in those that it does not name. ``max_pending`` holds for each partition.
         """
-        handle = topic_groups.open_group(
+        handle = topics.open_group(
             *(self._handle, name, member or self._member, start, max_pending, dead_letters),
             ordered=ordered,
             one_server=self._store.kind != "cluster",
@@ -160,7 +160,7 @@ class Topic(Generic[D]):
 class TopicGroup(Generic[D]):
     """One member's view of a group over all partitions of a topic."""
 
-    def __init__(self, store: Store, handle: topic_groups.TopicGroupHandle) -> None:
+    def __init__(self, store: Store, handle: topics.TopicGroupHandle) -> None:
         self._store = store
         self._run = store.run
         self._handle = handle
@@ -212,9 +212,9 @@ class TopicGroup(Generic[D]):
         """
         asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
         if with_info:
-            known = self._run(topic_reading.read_with_info(*asked))
+            known = self._run(topics.read_with_info(*asked))
             return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])
-        found = self._run(topic_reading.read(*asked))
+        found = self._run(topics.read(*asked))
         return self._handle.topic.decoded(found)
 
     def ack(self, *messages: InTopic) -> int:
@@ -223,18 +223,18 @@ class TopicGroup(Generic[D]):
         Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many were
         pending.
         """
-        return self._run(topic_groups.ack(self._handle, messages))
+        return self._run(topics.ack(self._handle, messages))
 
     def nack(self, *messages: InTopic, delay_ms: Duration = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        return self._run(topic_groups.nack(self._handle, messages, delay_ms))
+        return self._run(topics.nack(self._handle, messages, delay_ms))
 
     def extend(
         self, *messages: InTopic, ack_ms: Duration | None = None, retry_ms: Duration | None = None
     ) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
         held_ms = needed_deadline(ack_ms, retry_ms)
-        return self._run(topic_groups.extend(self._handle, messages, held_ms))
+        return self._run(topics.extend(self._handle, messages, held_ms))
 
     def seek(self, position: TopicStart) -> dict[int, int]:
         """Set the position of the group in each partition, and return it: all before is done.
@@ -242,22 +242,22 @@ class TopicGroup(Generic[D]):
         ``position`` is "first", "last" or a time for all partitions, or a mapping from partitions
         to positions, which leaves the others as they are. May be repeated after a failure.
         """
-        return self._run(topic_groups.seek(self._handle, position))
+        return self._run(topics.seek(self._handle, position))
 
     def pause(self) -> bool:
         """Deliver nothing in any partition until ``resume``; returns whether that changes it.
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
-        return self._run(topic_groups.pause(self._handle, True))
+        return self._run(topics.pause(self._handle, True))
 
     def resume(self) -> bool:
         """Deliver messages again in every partition; returns whether the group was paused."""
-        return self._run(topic_groups.pause(self._handle, False))
+        return self._run(topics.pause(self._handle, False))
 
     def info(self) -> list[GroupInfo]:
         """Return the state of the group in each partition."""
-        return self._run(topic_groups.group_info(self._handle))
+        return self._run(topics.group_info(self._handle))
 
     def dead(
         self,
@@ -267,7 +267,7 @@ class TopicGroup(Generic[D]):
         max_bytes: int | None = None,
     ) -> list[TopicDeadLetter]:
         """Return the oldest dead letters of all partitions that fit; they stay where they are."""
-        return self._run(topic_letters.dead(self._handle, count, matching, max_bytes))
+        return self._run(topics.dead(self._handle, count, matching, max_bytes))
 
     def redrive(
         self,
@@ -278,9 +278,7 @@ class TopicGroup(Generic[D]):
         rate_per_s: int | None = None,
     ) -> dict[int, Redriven]:
         """Have dead letters redelivered; see Group.redrive. Returns how many by partition."""
-        return self._run(
-            topic_groups.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
-        )
+        return self._run(topics.redrive(self._handle, letters, matching, count, Pace(rate_per_s)))
 
     def discard(
         self,
@@ -291,25 +289,23 @@ class TopicGroup(Generic[D]):
         rate_per_s: int | None = None,
     ) -> int:
         """Forget dead letters: these, those that fit, or the oldest; see Group.discard."""
-        return self._run(
-            topic_groups.discard(self._handle, letters, matching, count, Pace(rate_per_s))
-        )
+        return self._run(topics.discard(self._handle, letters, matching, count, Pace(rate_per_s)))
 
     def fail(self, *failures: Failure) -> int:
         """Report failed attempts at messages that were read; see Group.fail."""
-        return self._run(topic_groups.fail(self._handle, failures))
+        return self._run(topics.fail(self._handle, failures))
 
     def release(self, *messages: InTopic) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
-        return self._run(topic_groups.release(self._handle, messages))
+        return self._run(topics.release(self._handle, messages))
 
     def bury(self, *messages: InTopic, error: BaseException | str | None = None) -> int:
         """Make dead letters of messages; without any, of what has expired; see Group.bury."""
-        return self._run(topic_groups.bury(self._handle, messages, error))
+        return self._run(topics.bury(self._handle, messages, error))
 
     def remove(self) -> bool:
         """Remove the group from every partition; returns whether it existed."""
-        return self._run(topic_groups.remove(self._handle))
+        return self._run(topics.remove(self._handle))
 
     def limit(self, limits: Limits) -> Limits:
         """Set what the group may deliver of each tag, to all members; returns the limits before.
@@ -317,7 +313,7 @@ class TopicGroup(Generic[D]):
         Raises InvalidInput for limits in all, which cannot be enforced: partitions may be on
         several servers.
         """
-        return self._run(limiting.limit_in_topic(self._handle, limits))
+        return self._run(grouping.limit_in_topic(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None = None) -> None:
         """Have the group keep the order of each tag from its next read on; workers call this.

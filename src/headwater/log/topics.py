@@ -1,4 +1,4 @@
-"""Topics without I/O: n streams behind one name, each message placed by its tag.
+"""Topics without I/O: n streams behind one name, and groups over all of them.
 
 Partition i of topic ``rides`` is the stream ``rides/i``. The partition of a tag is the CRC-32 of
 its UTF-8 bytes modulo n, so that any client in any language can compute it. All messages of a tag
@@ -7,32 +7,73 @@ are in one partition, in order; no order is promised between partitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from zlib import crc32
 
 import pyarrow as pa
 
 from headwater.codecs import Coder
-from headwater.errors import HeadwaterError, InvalidInput, PartitionMismatch
+from headwater.errors import HeadwaterError, InvalidInput, PartitionMismatch, StoreError
+from headwater.failures import Failure, LetterFilter
 from headwater.headers import GivenHeaders
-from headwater.inputs import refuse_own_name
+from headwater.inputs import DEADLINE, Duration, refuse_own_name
 from headwater.log import arrow_compute as pc
-from headwater.log import node, reading, retention, writing
-from headwater.log.entries import encoded_entries
-from headwater.log.handles import StreamHandle
-from headwater.log.keys import TOPICS, topic_key
-from headwater.log.limits import MAX_NAME_BYTES, MAX_PARTITIONS, check_count
+from headwater.log import dead_letters, grouping, node, reading, retention, settling, writing
+from headwater.log.dead_letters import list_dead
+from headwater.log.grouping import Terms
+from headwater.log.handles import (
+    GroupHandle,
+    GroupOptions,
+    Start,
+    StreamHandle,
+    check_start,
+    encoded_entries,
+)
+from headwater.log.keys import (
+    MAX_BATCH_MESSAGES,
+    MAX_LETTERS,
+    MAX_NAME_BYTES,
+    MAX_PARTITIONS,
+    TOPICS,
+    check_block,
+    check_count,
+    check_ms,
+    check_name,
+    tail_key,
+    topic_key,
+)
+from headwater.log.reading import extent
+from headwater.log.settling import (
+    InTopic,
+    Letters,
+    LettersInTopic,
+    Span,
+    letters_by_partition,
+    ranges_by_partition,
+)
 from headwater.log.types import (
     DecodedTopicMessage,
+    GroupInfo,
     HeadedTopicMessage,
     Message,
     Placed,
+    Redriven,
     StreamInfo,
+    TopicDeadLetter,
     TopicMessage,
+    TopicWithInfo,
 )
-from headwater.store.call import Call, Operation
+from headwater.sizes import bytes_of, check_max_bytes, first_of
+from headwater.store.call import Call, Clock, Operation, Wait
 from headwater.store.many import together
+from headwater.store.pacing import Pace
+
+# ── Topics ────────────────────────────────────────────────────────────────────────────────────────
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -93,7 +134,7 @@ class TopicHandle:
         return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
 
     def encoded_entries(self, entries: Iterable[Any]) -> Iterable[Any]:
-        """Return entries as they are written; see entries.py for their forms."""
+        """Return entries as they are written; see handles.py for their forms."""
         return entries if self.coder is None else encoded_entries(self.coder, entries)
 
     def decoded(self, messages: list[TopicMessage]) -> list[Any]:
@@ -238,3 +279,451 @@ def with_partition(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
     """Return a batch with a column for the partition before the others."""
     column = pa.repeat(pa.scalar(place, pa.int32()), batch.num_rows)
     return batch.add_column(0, PARTITION, column)
+
+
+# ── Topic groups ──────────────────────────────────────────────────────────────────────────────────
+# Groups over a topic without I/O: a group of the same name in each partition, seen as one.
+#
+# An operation on several partitions is done in one after the other. When it fails half-way, the
+# error names the partition and what was done before; every operation may be repeated.
+
+
+# One position for all partitions, or positions by partition.
+TopicStart: TypeAlias = "Start | Mapping[int, Start]"
+
+
+@dataclass(slots=True)
+class TopicGroupHandle:
+    """A group over all partitions of a topic, as its operations see it."""
+
+    topic: TopicHandle
+    name: str
+    member: str
+    options: GroupOptions
+    one_server: bool
+    starts: Mapping[int, Start] = field(default_factory=dict)
+    turn: int = field(default=-1, init=False)
+    begun: bool = field(default=False, init=False)
+    owned: Callable[[], list[tuple[int, int]]] | None = field(default=None, init=False)
+    _members: list[GroupHandle] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "group")
+        check_name(self.member, "member")
+
+    def open(self) -> Operation[list[GroupHandle]]:
+        """Return the group's part in each partition."""
+        if not self._members:
+            streams = yield from self.topic.open()
+            for place in self.starts:
+                check_partition(place, len(streams))
+            self._members = [
+                GroupHandle(
+                    *(stream, self.name, self.member, self._options_in(place), self.topic.name)
+                )
+                for place, stream in enumerate(streams)
+            ]
+            if self.options.ordered:
+                self.keep_order(self.owned)
+        return self._members
+
+    def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None) -> None:
+        """Have the group keep the order of each tag, with the next read."""
+        self.options = replace(self.options, ordered=True)
+        self.owned = owned
+        for place, member in enumerate(self._members):
+            member.keep_order(self._owned_in(place))
+
+    def _owned_in(self, place: int) -> Callable[[], list[int]] | None:
+        owned = self.owned
+        if owned is None:
+            return None
+        return lambda: [offset for partition, offset in owned() if partition == place]
+
+    def _options_in(self, place: int) -> GroupOptions:
+        start = self.starts.get(place)
+        return self.options if start is None else replace(self.options, start=start)
+
+
+def open_group(
+    topic: TopicHandle,
+    name: str,
+    member: str,
+    start: TopicStart,
+    max_pending: int | None,
+    dead_letters: bool | str | None,
+    *,
+    ordered: bool,
+    one_server: bool,
+) -> TopicGroupHandle:
+    """Return the handle of a group; ``start`` may be one position, or one for each partition."""
+    starts = start if isinstance(start, Mapping) else {}
+    options = GroupOptions(
+        "first" if isinstance(start, Mapping) else start, max_pending, dead_letters, ordered
+    )
+    for position in starts.values():
+        check_start(position)
+    return TopicGroupHandle(topic, name, member, options, one_server, starts)
+
+
+def _in_partitions(
+    group: TopicGroupHandle,
+    messages: Iterable[InTopic],
+    act: Callable[[GroupHandle, list[Span]], Operation[int]],
+) -> Operation[int]:
+    """Do something to the messages of each partition; returns the sum of what that returns."""
+    places = ranges_by_partition(messages)
+    members = yield from group.open()
+    for place in places:
+        check_partition(place, len(members))
+    parts = [(place, (members[place], ranges)) for place, ranges in sorted(places.items())]
+    done = yield from in_each(parts, lambda part: act(*part))
+    return sum(done.values())
+
+
+def ack(group: TopicGroupHandle, messages: Iterable[InTopic]) -> Operation[int]:
+    """Acknowledge messages; returns how many were pending until now."""
+    return (yield from _in_partitions(group, messages, settling.ack))
+
+
+def nack(
+    group: TopicGroupHandle, messages: Iterable[InTopic], delay_ms: Duration
+) -> Operation[int]:
+    """Reject messages: they are redelivered after ``delay_ms``. Returns how many were pending."""
+    delay_ms = check_ms(delay_ms, "delay_ms")
+    return (yield from _in_partitions(group, messages, partial(settling.nack, delay_ms=delay_ms)))
+
+
+def extend(
+    group: TopicGroupHandle, messages: Iterable[InTopic], retry_ms: Duration
+) -> Operation[int]:
+    """Delay the redelivery of pending messages to ``retry_ms`` from now; returns how many."""
+    retry_ms = check_ms(retry_ms, DEADLINE, 1)
+    return (yield from _in_partitions(group, messages, partial(settling.extend, retry_ms=retry_ms)))
+
+
+def seek(group: TopicGroupHandle, position: TopicStart) -> Operation[dict[int, int]]:
+    """Set the position of the group, in all partitions or in those named; returns it."""
+    members = yield from group.open()
+    if isinstance(position, Mapping):
+        positions = dict(position)
+    else:
+        positions = dict.fromkeys(range(len(members)), position)
+    for place, start in positions.items():
+        check_partition(place, len(members))
+        check_start(start)
+    parts = [(place, (members[place], start)) for place, start in sorted(positions.items())]
+    return (yield from in_each(parts, lambda part: grouping.seek(*part)))
+
+
+def pause(group: TopicGroupHandle, on: bool) -> Operation[bool]:
+    """Pause the group or resume it in every partition; returns whether that changed anything."""
+    parts = enumerate((yield from group.open()))
+    return any((yield from in_each(parts, partial(grouping.pause, on=on))).values())
+
+
+def group_info(group: TopicGroupHandle) -> Operation[list[GroupInfo]]:
+    """Return the state of the group in each partition."""
+    return (yield from together(map(grouping.info, (yield from group.open()))))
+
+
+def redrive(
+    group: TopicGroupHandle,
+    letters: LettersInTopic | None,
+    matching: LetterFilter | None,
+    count: int,
+    pace: Pace,
+) -> Operation[dict[int, Redriven]]:
+    """Have up to ``count`` dead letters redelivered, partition by partition."""
+    left = check_count(count)
+
+    def redrive_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[Redriven]:
+        nonlocal left
+        done = yield from dead_letters.redrive(*part, matching, left, pace)
+        left -= done.returned
+        return done
+
+    return (yield from in_each((yield from _letters_in_parts(group, letters)), redrive_rest))
+
+
+def discard(
+    group: TopicGroupHandle,
+    letters: LettersInTopic | None,
+    matching: LetterFilter | None,
+    count: int,
+    pace: Pace,
+) -> Operation[int]:
+    """Forget up to ``count`` dead letters, partition by partition; returns how many."""
+    left = check_count(count, most=MAX_LETTERS)
+
+    def discard_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[int]:
+        nonlocal left
+        done = yield from dead_letters.discard(*part, matching, left, pace)
+        # If all letters are meant, the call may be repeated.
+        left = left if left == MAX_LETTERS else left - done
+        return done
+
+    done = yield from in_each((yield from _letters_in_parts(group, letters)), discard_rest)
+    return sum(done.values())
+
+
+def _letters_in_parts(
+    group: TopicGroupHandle, letters: LettersInTopic | None
+) -> Operation[list[tuple[int, tuple[GroupHandle, Letters | None]]]]:
+    """Return the partitions that letters are in, with those that are meant; None means all."""
+    wanted = None if letters is None else letters_by_partition(letters)
+    members = yield from group.open()
+    for place in wanted or ():
+        check_partition(place, len(members))
+    if wanted is None:
+        return [(place, (member, None)) for place, member in enumerate(members)]
+    return [(place, (members[place], some)) for place, some in wanted.items()]
+
+
+def fail(group: TopicGroupHandle, failures: Iterable[Failure]) -> Operation[int]:
+    """Report failed attempts; returns how many of the messages were still pending in them."""
+    members = yield from group.open()
+    places: dict[int, list[Failure]] = {}
+    for failure in failures:
+        if not isinstance(failure.item, TopicMessage):
+            raise InvalidInput(
+                f"a failure names a message as the group read it, not {failure.item!r}"
+            )
+        check_partition(failure.item.partition, len(members))
+        places.setdefault(failure.item.partition, []).append(failure)
+    parts = [(place, (members[place], some)) for place, some in sorted(places.items())]
+    done = yield from in_each(parts, lambda part: dead_letters.fail(*part))
+    return sum(done.values())
+
+
+def release(group: TopicGroupHandle, messages: Iterable[InTopic]) -> Operation[int]:
+    """Return messages untried: the attempt does not count; returns how many were pending."""
+    return (yield from _in_partitions(group, messages, dead_letters.release))
+
+
+def bury(
+    group: TopicGroupHandle, messages: Collection[InTopic], error: BaseException | str | None
+) -> Operation[int]:
+    """Give messages up; without any, those that have expired. Returns how many."""
+    if messages:
+        return (yield from _in_partitions(group, messages, partial(dead_letters.bury, error=error)))
+    done = yield from in_each(enumerate((yield from group.open())), dead_letters.give_up)
+    return sum(buried for _, buried in done.values())
+
+
+def remove(group: TopicGroupHandle) -> Operation[bool]:
+    """Remove the group from every partition; returns whether it existed in one."""
+    existed = yield from in_each(enumerate((yield from group.open())), grouping.remove)
+    group.begun = False
+    return any(existed.values())
+
+
+# ── Topic letters ─────────────────────────────────────────────────────────────────────────────────
+# Dead letters of a group over a topic: the oldest of all partitions together.
+
+
+# The letters of so many partitions are read at once; those that are not wanted are dropped then.
+TOGETHER = 4
+
+
+class TopicLettersPage(NamedTuple):
+    """Letters of all partitions, by time; ``places`` is where to go on in each, -1 at its end."""
+
+    letters: list[TopicDeadLetter]
+    places: list[int]
+
+
+def dead(
+    group: TopicGroupHandle,
+    count: int,
+    matching: LetterFilter | None,
+    max_bytes: int | None = None,
+) -> Operation[list[TopicDeadLetter]]:
+    """Return the oldest ``count`` dead letters of all partitions that fit; they stay there.
+
+    There are no more once they have ``max_bytes``.
+    """
+    return (yield from list_topic_dead(group, count, matching, max_bytes)).letters
+
+
+def list_topic_dead(
+    group: TopicGroupHandle,
+    count: int,
+    matching: LetterFilter | None,
+    max_bytes: int | None = None,
+    places: Sequence[int] = (),
+) -> Operation[TopicLettersPage]:
+    """Do as dead does, from a place among the letters of each partition on; -1 leaves one out."""
+    check_count(count, most=MAX_BATCH_MESSAGES)
+    room = check_max_bytes(max_bytes)
+    members = yield from group.open()
+    begin = list(places) or [0] * len(members)
+    if len(begin) != len(members):
+        raise InvalidInput(f"the topic has {len(members)} partitions; give a place for each")
+    going_on = list(begin)
+    letters: list[TopicDeadLetter] = []
+    # What is later than this may come after letters that are not read yet.
+    until_ms: float = float("inf")
+    for start in range(0, len(members), TOGETHER):
+        some = [n for n in range(start, min(start + TOGETHER, len(members))) if begin[n] >= 0]
+        pages = yield from together(
+            [list_dead(members[n], count, matching, room, begin[n]) for n in some]
+        )
+        for n, page in zip(some, pages, strict=True):
+            letters += [TopicDeadLetter(n, *letter) for letter in page.letters]
+            going_on[n] = page.place
+            if page.place >= 0 and page.letters:
+                until_ms = min(until_ms, page.letters[-1].time_ms)
+        letters.sort(key=lambda letter: letter.time_ms)
+        timely = [letter for letter in letters if letter.time_ms <= until_ms]
+        kept = first_of(timely[:count], room)
+        for letter in letters[len(kept) :]:
+            at = going_on[letter.partition]
+            going_on[letter.partition] = letter.offset if at < 0 else min(at, letter.offset)
+            until_ms = min(until_ms, letter.time_ms)
+        letters = kept
+    return TopicLettersPage(letters, going_on)
+
+
+# ── Topic reading ─────────────────────────────────────────────────────────────────────────────────
+# Reading by a group over a topic: from all partitions, each time beginning with another one.
+
+
+# On a cluster a blocked reader looks at one partition at a time, for this long.
+TURN_MS = 20
+
+
+class _TopicRead(NamedTuple):
+    """What was taken from partitions, where each ended, and when the next message is due."""
+
+    messages: list[TopicMessage]
+    news: list[tuple[StreamHandle, int]]
+    due_ms: int
+    bounds: dict[int, tuple[int, int]]
+
+
+def read(
+    group: TopicGroupHandle,
+    count: int,
+    block_ms: Duration | float | None,
+    retry_ms: Duration | None,
+    expire_ms: Duration | None,
+    max_bytes: int | None = None,
+) -> Operation[list[TopicMessage]]:
+    """Take up to ``count`` messages from all partitions, beginning with another one each time."""
+    terms = Terms.of(retry_ms, expire_ms, max_bytes)
+    found = yield from _read_until(group, count, block_ms, terms, with_info=False)
+    return found.messages
+
+
+def read_with_info(
+    group: TopicGroupHandle,
+    count: int,
+    block_ms: Duration | float | None,
+    retry_ms: Duration | None,
+    expire_ms: Duration | None,
+    max_bytes: int | None = None,
+) -> Operation[TopicWithInfo[TopicMessage]]:
+    """Do as read does, and return the bounds of each partition, as its reply gave them.
+
+    Partitions that the read did not need are asked for their bounds at the end.
+    """
+    terms = Terms.of(retry_ms, expire_ms, max_bytes)
+    found = yield from _read_until(group, count, block_ms, terms, with_info=True)
+    members, bounds = (yield from group.open()), found.bounds
+    left = [place for place in range(len(members)) if place not in bounds]
+    # What this read took must reach its caller.
+    with contextlib.suppress(StoreError):
+        extents = yield from together([extent(members[place].stream.name) for place in left])
+        bounds |= {place: (one.first, one.last) for place, one in zip(left, extents, strict=True)}
+    return TopicWithInfo(
+        found.messages,
+        {place: bounds[place][0] for place in sorted(bounds)},
+        {place: bounds[place][1] for place in sorted(bounds)},
+    )
+
+
+def _read_until(
+    group: TopicGroupHandle,
+    count: int,
+    block_ms: Duration | float | None,
+    terms: Terms,
+    *,
+    with_info: bool,
+) -> Operation[_TopicRead]:
+    check_count(count)
+    grouping.check_terms(group.options, count, terms.retry_ms)
+    patience = check_block(block_ms) if count else 0
+    deadline = (yield Clock()) + patience
+    woken: list[Any] | None = None
+    while True:
+        found = yield from _read_partitions(group, count, terms, with_info)
+        left, news = deadline - (yield Clock()), found.news
+        if found.messages or left <= 0:
+            return found
+        if woken:
+            yield from _complete(news, woken)
+        wait_ms = min(left, grouping.WAIT_SLICE_MS, terms.retry_ms or left)
+        if found.due_ms >= 0:
+            wait_ms = min(wait_ms, found.due_ms)
+        if not group.one_server:
+            # Streams in different slots cannot be waited for together: take turns.
+            news, wait_ms = news[:1], min(wait_ms, TURN_MS)
+        woken = yield _wait_for(news, max(1, int(wait_ms)))
+
+
+def _complete(news: list[tuple[StreamHandle, int]], woken: list[Any]) -> Operation[None]:
+    """Complete writes that stopped half-way: they wake readers that then find nothing."""
+    ends = {tail_key(stream.key): (stream, last) for stream, last in news}
+    for tail, entries in woken:
+        stream, last = ends.get(tail.decode(), (None, 0))
+        if stream is not None and int(entries[0][0][2:]) > last:
+            yield reading.complete(stream.key)
+
+
+def _read_partitions(
+    group: TopicGroupHandle, count: int, terms: Terms, with_info: bool
+) -> Operation[_TopicRead]:
+    members = yield from group.open()
+    group.turn = (group.turn + 1) % len(members)
+    messages: list[TopicMessage] = []
+    news: list[tuple[StreamHandle, int]] = []
+    bounds: dict[int, tuple[int, int]] = {}
+    due_ms = -1
+    room = terms.max_bytes
+    for place in (*range(group.turn, len(members)), *range(group.turn)):
+        left = count - len(messages) if room > 0 else 0
+        try:
+            taken = yield from grouping.read_now(
+                members[place], left, terms._replace(max_bytes=room), with_info=with_info
+            )
+        except HeadwaterError as error:
+            if messages:
+                # What this read took in other partitions must reach its caller.
+                return _TopicRead(messages, news, -1, bounds)
+            error.partition = place
+            raise
+        messages += in_partition(place, taken.messages)
+        room -= bytes_of(taken.messages)
+        news.append((members[place].stream, taken.last))
+        if with_info:
+            bounds[place] = taken.first, taken.last
+        if taken.due_ms >= 0:
+            due_ms = taken.due_ms if due_ms < 0 else min(due_ms, taken.due_ms)
+        if (len(messages) >= count or room <= 0) and group.begun:
+            break
+    # The first read has reached every partition: from now on the group exists in all of them.
+    group.begun = True
+    return _TopicRead(messages, news, due_ms, bounds)
+
+
+def _wait_for(news: list[tuple[StreamHandle, int]], ms: int) -> Wait:
+    keys = [tail_key(stream.key) for stream, _ in news]
+    ids = [f"0-{last}" for _, last in news]
+    return Wait(keys[0], ("XREAD", "COUNT", 1, "BLOCK", ms, "STREAMS", *keys, *ids), ms)
+
+
+def await_news(ends: list[tuple[StreamHandle, int]], ms: int) -> Operation[list[str]]:
+    """Wait until a stream goes beyond its end; returns the names of those that do."""
+    tails = {tail.decode() for tail, _ in (yield _wait_for(ends, ms)) or ()}
+    return [stream.name for stream, _ in ends if tail_key(stream.key) in tails]

@@ -14,7 +14,7 @@ from headwater.aio import AsyncHeadwater
 from headwater.handlers import check_async
 from headwater.inputs import Duration
 from headwater.log.handles import Start
-from headwater.log.topic_groups import TopicStart
+from headwater.log.topics import TopicStart
 from headwater.outbox import requests
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven
 from headwater.outbox.consumer_shell import ConsumerShell

@@ -16,8 +16,7 @@ import pyarrow as pa
 from headwater.errors import FormatNotInUse, ReusedSequence, StaleSequence
 from headwater.failures import Cause, spelled
 from headwater.headers import NO_HEADERS, Headers, encode_fields, with_header
-from headwater.log.entries import batch_of_entries
-from headwater.log.handles import StreamHandle
+from headwater.log.handles import StreamHandle, batch_of_entries
 from headwater.log.reading import newest_sequence, read_from
 from headwater.log.types import HeadedMessage, Message
 from headwater.log.writing import append

@@ -11,10 +11,9 @@ from headwater.errors import InvalidInput
 from headwater.handlers import check_takes
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import StreamHandle
-from headwater.log.limits import check_offset
+from headwater.log.keys import check_offset
 from headwater.log.topic import Topic
-from headwater.log.topic_groups import TopicStart
-from headwater.log.topics import TopicHandle
+from headwater.log.topics import TopicHandle, TopicStart
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven, oldest
 from headwater.outbox.consumer_source import ConsumerSource
 from headwater.outbox.consuming import Turn

@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from headwater.errors import InvalidInput, PositionLost
-from headwater.log.extents import Extent, extent
 from headwater.log.handles import StreamHandle
-from headwater.log.reading import read_from
+from headwater.log.reading import Extent, extent, read_from
 from headwater.log.retention import evict, set_reader
 from headwater.log.types import Message, Passage
 from headwater.outbox import checkpoints, given_up

@@ -16,7 +16,7 @@ from headwater.inputs import Duration, refuse_own_name, whole_ms
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import Start, check_start
-from headwater.log.limits import MAX_OFFSET, MAX_READ, check_count, check_ms, check_name
+from headwater.log.keys import MAX_OFFSET, MAX_READ, check_count, check_ms, check_name
 from headwater.log.stream import Stream
 from headwater.log.topic import Topic
 from headwater.outbox.consumer_letters import letters_stream

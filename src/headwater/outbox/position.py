@@ -17,10 +17,8 @@ from sqlalchemy import Table, text
 from sqlalchemy.exc import DBAPIError
 
 from headwater.errors import CheckpointRemoved, InvalidInput, NotCreated, StoreError
-from headwater.log.extents import Extent, extent
-from headwater.log.handles import Start, StreamHandle
-from headwater.log.history import NOTHING_SEEN, SeenHistory
-from headwater.log.reading import info, offset_at
+from headwater.log.handles import NOTHING_SEEN, SeenHistory, Start, StreamHandle
+from headwater.log.reading import Extent, extent, info, offset_at
 from headwater.log.retention import set_reader
 from headwater.outbox import checkpoints, given_up
 from headwater.outbox.plan import ConsumerPlan

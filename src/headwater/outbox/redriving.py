@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from headwater.errors import InvalidInput
-from headwater.log.extents import Extent, extent
 from headwater.log.handles import StreamHandle
+from headwater.log.reading import Extent, extent
 from headwater.log.types import Message
 from headwater.outbox import checkpoints, given_up
 from headwater.outbox.burying import Burial

@@ -15,7 +15,7 @@ import msgspec
 
 from headwater.errors import InvalidInput
 from headwater.log.aio_stream import AsyncStream
-from headwater.log.limits import MAX_OFFSET, check_count, check_name
+from headwater.log.keys import MAX_OFFSET, check_count, check_name
 from headwater.log.stream import Stream
 from headwater.log.types import Message
 

@@ -32,7 +32,7 @@ from headwater.headers import OUTBOX_ID, with_header
 from headwater.instrument import Outcome, observe
 from headwater.log import node, writing
 from headwater.log.handles import StreamHandle
-from headwater.log.limits import check_count
+from headwater.log.keys import check_count
 from headwater.log.retention import PRODUCER_MS
 from headwater.outbox.batches import AppendedPart
 from headwater.outbox.claims import ID_HEADER, ClaimedBatch, Claims, LostLead, Steps

@@ -16,9 +16,14 @@ from typing import TypeVar
 from headwater.errors import HeadwaterError
 from headwater.log.handles import check_start
 from headwater.log.reading import complete
-from headwater.log.topic_groups import TopicStart
-from headwater.log.topic_reading import TURN_MS, await_news
-from headwater.log.topics import TopicHandle, check_partition, partition_of
+from headwater.log.topics import (
+    TURN_MS,
+    TopicHandle,
+    TopicStart,
+    await_news,
+    check_partition,
+    partition_of,
+)
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven, oldest
 from headwater.outbox.consumer_source import ConsumerSource
 from headwater.outbox.consuming import DOUBT_S, REPORT_S, WAIT_MS, Turn

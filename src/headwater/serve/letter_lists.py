@@ -12,10 +12,8 @@ from headwater.errors import InvalidInput
 from headwater.failures import LetterFilter
 from headwater.log.dead_letters import list_dead
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.limits import MAX_OFFSET
-from headwater.log.topic_groups import open_group
-from headwater.log.topic_letters import list_topic_dead
-from headwater.log.topics import TopicHandle
+from headwater.log.keys import MAX_OFFSET
+from headwater.log.topics import TopicHandle, list_topic_dead, open_group
 from headwater.log.types import DeadLetter, TopicDeadLetter
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle

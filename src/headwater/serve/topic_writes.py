@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headwater.errors import HeadwaterError
-from headwater.log.extents import partitions_of
+from headwater.log.reading import partitions_of
 from headwater.log.topics import partition_of
 from headwater.serve.batching import Batcher, BatchPart
 from headwater.serve.stream_writes import Entries, StreamWrites

@@ -18,7 +18,7 @@ from headwater.errors import InvalidInput, LostFuture, OutcomeUnknown, ReusedSeq
 from headwater.inputs import MAX_NAME_BYTES, OwnName, check_name
 from headwater.log import reading, retention, writing
 from headwater.log.handles import StreamHandle
-from headwater.log.registry import list_streams
+from headwater.log.keys import list_streams
 from headwater.log.types import Message
 from headwater.store.call import Operation
 from headwater.timed.states import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headwater.failures import LastFailure
-from headwater.log.ruler import GroupRuler
+from headwater.log.inspecting import GroupRuler
 
 
 def life_in_group(

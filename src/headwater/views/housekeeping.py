@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headwater.ick.types import KeptChannel
-from headwater.log.housekeeping import Kept
+from headwater.log.retention import Kept
 from headwater.queue.types import KeptQueue
 from headwater.views.record import View
 

@@ -20,9 +20,9 @@ from headwater.ick.inspecting import stats_of_many as channel_stats_of_many
 from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels
 from headwater.ick.types import ChannelStats
 from headwater.log import grouping, reading
-from headwater.log.extents import partitions_of
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.registry import list_streams, list_topics
+from headwater.log.keys import list_streams, list_topics
+from headwater.log.reading import partitions_of
 from headwater.log.replies import record, rows
 from headwater.log.types import GroupInfo, StreamInfo
 from headwater.queue import inspecting

@@ -15,8 +15,7 @@ from headwater.failures import LastFailure, read_failure
 from headwater.headers import OUTBOX_ID
 from headwater.log import reading
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.profile import StreamProfile, stream_profile
-from headwater.log.ruler import GroupRuler, group_ruler
+from headwater.log.inspecting import GroupRuler, StreamProfile, group_ruler, stream_profile
 from headwater.log.types import GroupInfo, Message, StreamInfo
 from headwater.spark.queries.status import QueryStatus, query_statuses
 from headwater.store.call import Call, Operation

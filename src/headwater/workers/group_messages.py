@@ -9,8 +9,8 @@ from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar
 from headwater.failures import Failure
 from headwater.inputs import Duration, deadline
 from headwater.limiting import Limits
-from headwater.log.failing import no_letters
-from headwater.log.limits import check_ms
+from headwater.log.dead_letters import no_letters
+from headwater.log.keys import check_ms
 from headwater.log.types import GroupInfo, Message, TopicMessage
 from headwater.workers.declared_limits import log_replaced
 from headwater.workers.retries import Retries, log

@@ -150,7 +150,7 @@ def _read(topic: Topic, place: int, at: int, count: int, block_ms: int) -> tuple
 def _await_news(hw: Headwater, topic: Topic, at: list[int]) -> list[int]:
     """Wait for messages from offsets on; returns the partitions that have some."""
     from headwater.log.handles import StreamHandle
-    from headwater.log.topic_reading import TURN_MS, await_news
+    from headwater.log.topics import TURN_MS, await_news
 
     ends = [(StreamHandle(f"{topic.name}/{place}", set()), one - 1) for place, one in enumerate(at)]
     if hw.store.kind == "cluster":

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from headwater.log.limits import MAX_MS, MAX_OFFSET, MAX_READ
+from headwater.log.keys import MAX_MS, MAX_OFFSET, MAX_READ
 
 # How long a request may wait for messages; one that is not answered yet holds a connection.
 MAX_BLOCK_MS: Final = 60_000

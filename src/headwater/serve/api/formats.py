@@ -19,9 +19,8 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.inspect import ListType, StructType, Type, UnionType, type_info
 
 from headwater.errors import InvalidInput
-from headwater.log.limits import MAX_BATCH_MESSAGES
-from headwater.log.node import PLAIN
-from headwater.log.runs import SCHEMA
+from headwater.log.keys import MAX_BATCH_MESSAGES
+from headwater.log.node import PLAIN, SCHEMA
 from headwater.text_or_base64 import Encoding, from_text
 
 _COLUMNS: Final = ("tag", "value", "time", "headers")

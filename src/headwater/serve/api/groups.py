@@ -15,7 +15,7 @@ from headwater.errors import UnknownGroup
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
-from headwater.log.limits import MAX_OFFSET
+from headwater.log.keys import MAX_OFFSET
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, BlockMs, Count, Milliseconds, Offset, Start
 from headwater.serve.api.routes import Route

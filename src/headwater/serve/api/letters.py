@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from headwater.failures import LetterFilter
-from headwater.log.limits import MAX_OFFSET, MAX_READ
+from headwater.log.keys import MAX_OFFSET, MAX_READ
 from headwater.serve.api.fields import Count
 
 _Moment = Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="Milliseconds since 1970.")]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from headwater.errors import InvalidInput, UnknownQueue
-from headwater.log.limits import MAX_OFFSET
+from headwater.log.keys import MAX_OFFSET
 from headwater.queue.limits import MAX_PRIORITY, MAX_PUSH_MESSAGES
 from headwater.queue.types import QueueItem
 from headwater.serve.api.calls import ApiCall

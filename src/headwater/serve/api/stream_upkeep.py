@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import UnknownReader, UnknownStream
-from headwater.log.limits import MAX_OFFSET
+from headwater.log.keys import MAX_OFFSET
 from headwater.log.types import StreamInfo
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import Milliseconds, Start

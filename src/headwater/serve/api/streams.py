@@ -11,9 +11,8 @@ from msgspec import UNSET, Meta
 
 from headwater.errors import UnknownStream
 from headwater.inputs import check_name
-from headwater.log.header_columns import MAP
-from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_OFFSET
-from headwater.log.runs import SCHEMA
+from headwater.log.keys import MAX_BATCH_MESSAGES, MAX_OFFSET
+from headwater.log.node import MAP, SCHEMA
 from headwater.serve.api import formats
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import BlockMs, Count, ListQuery, ReadCount, Start, WithHeaders

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import UnknownGroup
-from headwater.log.limits import MAX_PARTITIONS
+from headwater.log.keys import MAX_PARTITIONS
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, Milliseconds, Start
 from headwater.serve.api.groups import (

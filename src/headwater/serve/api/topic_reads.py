@@ -10,8 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from headwater.log.aio_topic import AsyncTopic
-from headwater.log.header_columns import MAP
-from headwater.log.runs import SCHEMA
+from headwater.log.node import MAP, SCHEMA
 from headwater.log.topics import PARTITION, in_partition, with_partition
 from headwater.log.types import Passage
 from headwater.serve.api.calls import ApiCall

@@ -17,8 +17,8 @@ from msgspec import Meta
 
 from headwater.errors import InvalidInput, UnknownTopic
 from headwater.log.aio_topic import AsyncTopic
-from headwater.log.extents import partitions_of
-from headwater.log.limits import MAX_OFFSET, MAX_PARTITIONS
+from headwater.log.keys import MAX_OFFSET, MAX_PARTITIONS
+from headwater.log.reading import partitions_of
 from headwater.log.topics import in_partition
 from headwater.log.types import Passage
 from headwater.serve.api import topic_reads

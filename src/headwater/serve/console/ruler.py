@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from headwater.log.ruler import GroupRuler
+from headwater.log.inspecting import GroupRuler
 from headwater.log.types import GroupInfo, StreamInfo
 from headwater.serve.console.links import group_link
 

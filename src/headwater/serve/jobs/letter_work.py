@@ -16,9 +16,9 @@ from msgspec import Meta
 
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.failures import ALL_LETTERS, LetterFilter
-from headwater.log import dead_letters, letter_walks
+from headwater.log import dead_letters
+from headwater.log.dead_letters import LetterAction
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.letter_walks import LetterAction
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue.dead_letters import LettersEnd
 from headwater.queue.handles import QueueHandle
@@ -176,7 +176,7 @@ class LetterWork:
         at = note.at if isinstance(note.at, int) else 0
         try:
             step = await self._job.run(
-                letter_walks.walk(_group(place), self._action, self._matching, at, end, self._most)
+                dead_letters.walk(_group(place), self._action, self._matching, at, end, self._most)
             )
         except UnknownGroup:
             return _next_place(note), 0
@@ -207,7 +207,7 @@ class LetterWork:
         some = list(islice(_each(place.offsets or []), at, at + self._most))
         if not some:
             return _next_place(note), 0
-        moved = await self._job.run(letter_walks.move_named(_group(place), self._action, some, end))
+        moved = await self._job.run(dead_letters.move_named(_group(place), self._action, some, end))
         after = _counted(note, len(some), moved.returned, moved.gone)
         return _changed(after, at=at + len(some)), len(some)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int, check_ms
-from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_VALUE_BYTES
+from headwater.log.keys import MAX_BATCH_MESSAGES, MAX_VALUE_BYTES
 
 _MOST_CONNECTIONS: Final = 1_000_000
 _MOST_BYTES: Final = 1 << 40

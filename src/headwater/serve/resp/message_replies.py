@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from headwater.log import arrow_compute as pc
+from headwater.log.node import PackedRun
 from headwater.log.reading import FoundRuns
-from headwater.log.runs import PackedRun
 from headwater.log.types import Message
 from headwater.serve.resp.replies import encode_reply
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from headwater.errors import UnknownTopic
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
-from headwater.log.extents import partitions_of
+from headwater.log.reading import partitions_of
 from headwater.log.types import TopicMessage
 from headwater.serve.letter_lists import letters_of_topic
 from headwater.serve.resp.arguments import Arguments, int_of, span_of, text_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headwater.errors import InvalidInput
-from headwater.log.limits import MAX_TAG_BYTES
+from headwater.log.keys import MAX_TAG_BYTES
 from headwater.serve.resp.arguments import Arguments, text_of
 from headwater.serve.resp.commands import Words, wrong_arity
 from headwater.serve.resp.faults import syntax_error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from headwater.log.extents import Extent
+from headwater.log.reading import Extent
 from headwater.spark.archives.manifest import Archive, File, Manifest
 from headwater.spark.archives.place import archived_streams
 from headwater.spark.archives.reading import offset_at

@@ -19,10 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.errors import ArchiveDamaged
-from headwater.log.header_columns import MAP, empty_column, map_column
-from headwater.log.limits import MAX_OFFSET
-from headwater.log.node import longest
-from headwater.log.runs import SCHEMA
+from headwater.log.keys import MAX_OFFSET
+from headwater.log.node import MAP, SCHEMA, empty_column, longest, map_column
 from headwater.spark.archives.manifest import File
 from headwater.spark.archives.place import Directory
 

@@ -21,8 +21,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from headwater.errors import ArchiveDamaged, InvalidInput, SparkError, UnknownArchive
-from headwater.log.header_columns import MAP
-from headwater.log.runs import SCHEMA
+from headwater.log.node import MAP, SCHEMA
 from headwater.spark.archives.manifest import Archive, File, Manifest
 from headwater.spark.archives.parquet import GROUP_ROWS, Wanted, cut_offsets
 from headwater.spark.archives.place import (

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from headwater.client import Headwater
 from headwater.errors import HeadwaterError
-from headwater.log.extents import Extent
+from headwater.log.reading import Extent
 from headwater.spark.archives.manifest import Archive, Manifest
 from headwater.spark.archives.place import safe_place
 from headwater.spark.archives.writing import WrittenRange, write_range

@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
 from headwater.inputs import Duration
-from headwater.log import compaction
-from headwater.log.compaction import MARKER_MS, AmongOffsets, Survey
-from headwater.log.extents import borders
+from headwater.log import retention
 from headwater.log.handles import StreamHandle
+from headwater.log.reading import borders
+from headwater.log.retention import MARKER_MS, AmongOffsets, Survey
 from headwater.spark.engine.connections import client
 from headwater.spark.engine.failures import translating_errors
 from headwater.spark.jobs.compact_marks import CompactPart, read_marks
@@ -98,7 +98,7 @@ def _survey(
     run = target.hw.store.run
     streams = target.streams()
     found = [
-        (place, stream, run(compaction.survey(_handle(stream), marker_ms, sealing=sealing)))
+        (place, stream, run(retention.survey(_handle(stream), marker_ms, sealing=sealing)))
         for place, stream in streams.items()
     ]
     known = any(rule.created != b"0" for _, _, rule in found)
@@ -166,7 +166,7 @@ def _rewrite(
     if not left:
         for stream, rule in {part.stream: part.rule for part in parts}.items():
             handle = _handle(stream)
-            target.hw.store.run(compaction.note_compacted(handle, rule.created, rule.last))
+            target.hw.store.run(retention.note_compacted(handle, rule.created, rule.last))
     return replace(found, removed=removed + markers, markers=markers, left=left)
 
 
@@ -179,7 +179,7 @@ def _without_older(
         part = parts[number]
         is_last = AmongOffsets(mark // 2 for mark in marks)
         work = (
-            compaction.rewrite(_handle(part.stream), part.rule, is_last, part.first, part.last)
+            retention.rewrite(_handle(part.stream), part.rule, is_last, part.first, part.last)
             for _ in range(_ATTEMPTS)
         )
         return number, *_tried(url, work), [mark // 2 for mark in marks if mark % 2]
@@ -202,7 +202,7 @@ def _without_markers(url: str, parts: Sequence[CompactPart], rewritten: DataFram
         part = parts[number]
         handle = _handle(part.stream)
         work = (
-            compaction.remove_markers(handle, part.rule, markers, part.first, part.last)
+            retention.remove_markers(handle, part.rule, markers, part.first, part.last)
             for _ in range(_ATTEMPTS)
         )
         return number, *_tried(url, work), []

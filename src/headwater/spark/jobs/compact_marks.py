@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
-from headwater.log.compaction import Survey
+from headwater.log.retention import Survey
 from headwater.spark.engine.connections import client
 
 _GATHERED_ROWS = 100_000

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from headwater.client import Headwater
 from headwater.errors import InvalidInput, PartitionMismatch, TargetNotEmpty, UnknownArchive
 from headwater.inputs import check_name
-from headwater.log.extents import partitions_of
-from headwater.log.limits import check_offset
+from headwater.log.keys import check_offset
+from headwater.log.reading import partitions_of
 from headwater.spark.archives.history import archived_partitions
 from headwater.spark.archives.manifest import Archive, Manifest
 from headwater.spark.archives.place import absolute_place, archived_streams, safe_place

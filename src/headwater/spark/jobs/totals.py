@@ -37,7 +37,7 @@ from headwater.errors import (
     StreamReplaced,
 )
 from headwater.inputs import Duration, check_ms, check_name
-from headwater.log.extents import Extent
+from headwater.log.reading import Extent
 from headwater.outages import PATIENCE_S, Outage, store_may_recover
 from headwater.spark.engine.failures import translated
 from headwater.spark.engine.options import SourceOptions

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from headwater.errors import InvalidInput
-from headwater.log.extents import Extent
+from headwater.log.reading import Extent
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log import counted_ranges, filters
 from headwater.spark.log.counted_ranges import CountedRange

@@ -33,8 +33,7 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
-from headwater.log.header_columns import STRUCTS
-from headwater.log.node import FLAGS_AT, HAS_OFFSET, HAS_TIME, HEADER_BYTES
+from headwater.log.node import FLAGS_AT, HAS_OFFSET, HAS_TIME, HEADER_BYTES, STRUCTS
 from headwater.log.reading import UnopenedNode
 from headwater.spark.engine.arrow_rows import TIME
 from headwater.spark.engine.ddl import arrow_type

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from headwater.errors import HeadwaterError
 from headwater.log import node
 from headwater.log.handles import StreamHandle
-from headwater.log.staging import stage_nodes
+from headwater.log.writing import stage_nodes
 from headwater.spark.engine.contents import Content
 from headwater.spark.engine.own_scans import is_own_scan
 from headwater.spark.log.columns import NODE

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput, OffsetOutOfRange
 from headwater.inputs import MAX_EXACT, to_ms
-from headwater.log.extents import Extent
+from headwater.log.reading import Extent
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.log.target import StreamOrTopic
 

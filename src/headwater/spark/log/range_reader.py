@@ -16,11 +16,9 @@ import pyarrow as pa
 
 from headwater.errors import DataLost, LostFuture, OffsetOutOfRange, StreamReplaced
 from headwater.log import reading
-from headwater.log.extents import extent
 from headwater.log.handles import StreamHandle
-from headwater.log.header_columns import with_maps
-from headwater.log.node import header_of
-from headwater.log.reading import Scanned, UnopenedNode
+from headwater.log.node import header_of, with_maps
+from headwater.log.reading import Scanned, UnopenedNode, extent
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log import columns, counted_ranges, filters
 from headwater.spark.log.decoding import ValueColumns

@@ -23,10 +23,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from headwater.errors import HeadwaterError
 from headwater.log import node
 from headwater.log.handles import StreamHandle
-from headwater.log.keys import stream_key
-from headwater.log.limits import MAX_BATCH_BYTES, NODE_MESSAGES
+from headwater.log.keys import MAX_BATCH_BYTES, NODE_MESSAGES, stream_key
 from headwater.log.reading import newest_sequence
-from headwater.log.staging import STAGED_MS, stage
+from headwater.log.writing import STAGED_MS, stage
 from headwater.spark.engine.contents import Content, content_of
 from headwater.spark.engine.write_identity import FromTask, content_of_tasks
 from headwater.spark.log.messages import messages_by_partition

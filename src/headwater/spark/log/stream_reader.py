@@ -26,8 +26,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headwater.errors import FormatTooNew, OffsetOutOfRange, StreamReplaced
-from headwater.log.extents import Extent
-from headwater.log.history import first_lost
+from headwater.log.handles import first_lost
+from headwater.log.reading import Extent
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.processes import end_undisturbed, stop_on_signal
 from headwater.spark.log.held_rows import held_rows, is_small
@@ -43,7 +43,7 @@ CHECKPOINT_FORMAT = 1
 class PartitionPosition(NamedTuple):
     """The position of a query in a partition; ``created`` is 0 while there is no stream yet.
 
-    ``history`` is that of the stream (see log/history.py) when the position was planned; None in
+    ``history`` is that of the stream (see log/handles.py) when the position was planned; None in
     checkpoints that were written without it.
     """
 

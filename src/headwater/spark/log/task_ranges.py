@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from headwater.log.extents import borders
-from headwater.log.limits import NODE_MESSAGES
+from headwater.log.keys import NODE_MESSAGES
+from headwater.log.reading import borders
 from headwater.spark.log.noting import ReadNote
 from headwater.spark.log.target import StreamOrTopic
 from headwater.store.many import together

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from headwater.errors import InvalidInput
 from headwater.log.handles import StreamHandle
-from headwater.log.lags import lag_at
-from headwater.log.staging import staged_bytes
+from headwater.log.inspecting import lag_at
+from headwater.log.writing import staged_bytes
 from headwater.spark.queries.notes import QueryNote, all_notes, forget
 from headwater.store.call import Operation
 from headwater.store.many import sound

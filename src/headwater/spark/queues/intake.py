@@ -22,9 +22,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from headwater.errors import InvalidInput, StaleSequence
 from headwater.headers import NO_HEADERS, Headers
 from headwater.inputs import MAX_MS, MAX_NAME_BYTES
-from headwater.log.extents import extent
-from headwater.log.header_columns import encoded_column
-from headwater.log.reading import newest_sequence
+from headwater.log.node import encoded_column
+from headwater.log.reading import extent, newest_sequence
 from headwater.log.retention import PRODUCER_MS
 from headwater.log.stream import Stream
 from headwater.queue.keys import queue_key

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import UnknownQueue
 from headwater.headers import Headers
-from headwater.log.header_columns import STRUCTS
+from headwater.log.node import STRUCTS
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import Spot, page, read_stats, spots_of
 from headwater.queue.types import QueueItem, State

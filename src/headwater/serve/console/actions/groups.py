@@ -7,7 +7,7 @@ from typing import Final
 
 from headwater.errors import InvalidInput
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.ruler import group_ruler
+from headwater.log.inspecting import group_ruler
 from headwater.log.types import GroupInfo
 from headwater.serve.console.actions.action import Action, cli_words, given, place_of
 from headwater.serve.console.calls import PageCall

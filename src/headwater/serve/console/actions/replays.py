@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headwater.errors import InvalidInput
-from headwater.log.profile import stream_profile
+from headwater.log.inspecting import stream_profile
 from headwater.log.replaying import ReplayRequest
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall

@@ -9,7 +9,7 @@ import msgspec
 
 from headwater.errors import UnknownGroup
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.ruler import group_ruler
+from headwater.log.inspecting import group_ruler
 from headwater.serve.api.audit import AUDIT
 from headwater.serve.console.bounded_reads import each_message
 from headwater.serve.console.calls import Context, PageCall

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from headwater.errors import HeadwaterError
 from headwater.log.handles import StreamHandle
+from headwater.log.keys import list_topics
 from headwater.log.reading import info as stream_info
-from headwater.log.registry import list_topics
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.links import (
     channel_link,

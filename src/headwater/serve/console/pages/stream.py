@@ -6,8 +6,7 @@ import shlex
 from typing import Any, Final
 
 from headwater.errors import InvalidInput
-from headwater.log.compaction_estimate import estimate
-from headwater.log.profile import stream_profile
+from headwater.log.inspecting import estimate, stream_profile
 from headwater.log.types import Searched, StreamInfo
 from headwater.serve.api.routes import NDJSON
 from headwater.serve.console.actions.action import cli_words

@@ -7,9 +7,15 @@ from typing import Final, NamedTuple
 
 from headwater.errors import HeadwaterError
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.lags import lag_at
-from headwater.log.profile import StreamProfile, TimeBar, histogram, stream_profile
-from headwater.log.ruler import GroupRuler, group_ruler
+from headwater.log.inspecting import (
+    GroupRuler,
+    StreamProfile,
+    TimeBar,
+    group_ruler,
+    histogram,
+    lag_at,
+    stream_profile,
+)
 from headwater.log.types import GroupInfo, StreamInfo
 from headwater.metrics.alarms import CONSUMER
 from headwater.outbox.status import Checkpoint

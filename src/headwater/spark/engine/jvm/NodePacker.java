@@ -28,7 +28,7 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
 public class NodePacker {
-  // As headwater.log.limits has them.
+  // As headwater.log.keys has them.
   private static final int NODE_MESSAGES = 1000;
   private static final int NODE_BYTES = 1 << 20;
   private static final int MAX_TAG_BYTES = 4096;
