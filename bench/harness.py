@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import headwater
-from headwater.store.launch import server_binary
+from headwater.store.embedded import server_binary
 
 Measure = Callable[[], float]
 

@@ -27,7 +27,7 @@ from bench.harness import Row, interleave, server, socket_url
 from headwater.log import writing
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call, Operation
-from headwater.store.commands import encode_for_server
+from headwater.store.library import encode_for_server
 
 CONNECTIONS = 50
 PIPELINE = 100

@@ -135,9 +135,8 @@ if TYPE_CHECKING:
     from headwater.queue.queue import Queue
     from headwater.queue.types import Delivery, KeptQueue, QueueItem, QueueSettings, QueueStats
     from headwater.scrubbing import RepairReport
-    from headwater.store.job_notes import ServerJob
-    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
-    from headwater.store.scrubbing import Defect
+    from headwater.store.presence import ServerJob
+    from headwater.store.scrubbing import Defect, ScrubProgress, ScrubReport
     from headwater.timed.jobs import DueRun
     from headwater.timed.operating import TimedJobInfo
     from headwater.timed.runner import TimedRunner
@@ -330,9 +329,12 @@ _HOMES = {
     "headwater.queue.queue": ("Queue",),
     "headwater.queue.types": ("Delivery", "KeptQueue", "QueueItem", "QueueSettings", "QueueStats"),
     "headwater.scrubbing": ("RepairReport",),
-    "headwater.store.job_notes": ("ServerJob",),
-    "headwater.store.scrub_pace": ("ScrubProgress", "ScrubReport"),
-    "headwater.store.scrubbing": ("Defect",),
+    "headwater.store.presence": ("ServerJob",),
+    "headwater.store.scrubbing": (
+        "Defect",
+        "ScrubProgress",
+        "ScrubReport",
+    ),
     "headwater.timed.jobs": ("DueRun",),
     "headwater.timed.operating": ("TimedJobInfo",),
     "headwater.timed.runner": ("TimedRunner",),

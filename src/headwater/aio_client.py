@@ -27,11 +27,10 @@ from headwater.queue.handles import list_queues
 from headwater.queue.types import KeptQueue
 from headwater.scrubbing import RepairReport, ScrubRun
 from headwater.store.aio_store import AsyncStore
+from headwater.store.call import Pace
 from headwater.store.faults import Refusal
-from headwater.store.job_notes import ServerJob, all_jobs, stop_job
-from headwater.store.pacing import Pace
-from headwater.store.scrub_pace import ScrubProgress, ScrubReport
-from headwater.store.scrubbing import Checks, StoreKind
+from headwater.store.presence import ServerJob, all_jobs, stop_job
+from headwater.store.scrubbing import Checks, ScrubProgress, ScrubReport, StoreKind
 
 
 class AsyncHeadwater:

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from headwater.queue.queue import Queue
     from headwater.queue.types import KeptQueue
     from headwater.scrubbing import RepairReport, ScrubRun
-    from headwater.store.job_notes import ServerJob
-    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
-    from headwater.store.scrubbing import Checks, StoreKind
+    from headwater.store.presence import ServerJob
+    from headwater.store.scrubbing import Checks, ScrubProgress, ScrubReport, StoreKind
 
 
 class Headwater:
@@ -293,7 +292,7 @@ class Headwater:
         rate_per_s: int | None,
     ) -> LettersMoved:
         from headwater.letters_everywhere import move_everywhere
-        from headwater.store.pacing import Pace
+        from headwater.store.call import Pace
 
         return self.store.run(move_everywhere(action, names, matching, Pace(rate_per_s)))
 
@@ -302,7 +301,7 @@ class Headwater:
 
         A store knows those under way and the last hundred that have ended.
         """
-        from headwater.store.job_notes import all_jobs
+        from headwater.store.presence import all_jobs
 
         return self.store.run(all_jobs())
 
@@ -312,7 +311,7 @@ class Headwater:
         One that waits is taken back whole, one that runs leaves the rest. The server that has it
         ends it within about a second; one that no server has is ended by the next.
         """
-        from headwater.store.job_notes import stop_job
+        from headwater.store.presence import stop_job
 
         return self.store.run(stop_job(job))
 

@@ -20,9 +20,8 @@ from headwater.log.types import Redriven
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue import inspecting
 from headwater.queue.handles import QueueHandle, list_queues
-from headwater.store.call import Operation
+from headwater.store.call import Operation, Pace
 from headwater.store.many import sound
-from headwater.store.pacing import Pace
 
 _NOBODY = "letters"
 

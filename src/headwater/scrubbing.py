@@ -28,20 +28,26 @@ from headwater.queue.keys import QUEUES
 from headwater.queue.scrubbing import check_queue
 from headwater.store.call import Operation, ScanKeys
 from headwater.store.faults import Refusal
-from headwater.store.key_scrubbing import NOBODYS, PREFIX, OwnedKey, check_type, owned
-from headwater.store.scrub_pace import ScrubPace, ScrubProgress, ScrubReport
 from headwater.store.scrubbing import (
+    NOBODYS,
     PAGE,
+    PREFIX,
     RIGHTS,
     SCRUBBED,
     Checks,
     Command,
     Defect,
+    OwnedKey,
     Repair,
     ScrubLedger,
+    ScrubPace,
+    ScrubProgress,
+    ScrubReport,
     StoreKind,
     apply,
+    check_type,
     guarded,
+    owned,
     read,
     shown,
     side_by_side,

@@ -15,7 +15,7 @@ import redis
 import headwater
 from headwater.inputs import OwnName
 from headwater.serve.console.service import Console
-from headwater.store.presence import KEY, MOST_SILENT, SILENT_MS, Presence, ReportedPart
+from headwater.store.presence import MOST_SILENT, PROCESSES_KEY, SILENT_MS, Presence, ReportedPart
 from headwater.timed.states import PREFIX, EndedRun, JobRecord, JobSpec, JobState, encode_record
 from tests.support.api import ApiClient, ApiServer
 from tests.support.commands import run
@@ -125,14 +125,14 @@ def test_processes_that_were_killed_are_kept_up_to_a_number(server: Server) -> N
             hw.store.run(Presence("worker", f"w{number}").beat())
         _silence(raw)
         hw.store.run(Presence("worker", "alive").beat())
-        assert raw.zcard(f"{KEY}:seen") == raw.hlen(KEY) == MOST_SILENT + 1
-        raw.delete(KEY, f"{KEY}:seen")
+        assert raw.zcard(f"{PROCESSES_KEY}:seen") == raw.hlen(PROCESSES_KEY) == MOST_SILENT + 1
+        raw.delete(PROCESSES_KEY, f"{PROCESSES_KEY}:seen")
 
 
 def _silence(raw: redis.Redis) -> None:
     """Set back when processes were last seen, as if they had been killed."""
-    for process in raw.hkeys(KEY):
-        raw.zincrby(f"{KEY}:seen", -SILENT_MS - 1000, process)
+    for process in raw.hkeys(PROCESSES_KEY):
+        raw.zincrby(f"{PROCESSES_KEY}:seen", -SILENT_MS - 1000, process)
 
 
 def test_a_part_of_a_killed_process_is_not_said_to_run(browser: ApiClient, server: Server) -> None:
@@ -146,7 +146,7 @@ def test_a_part_of_a_killed_process_is_not_said_to_run(browser: ApiClient, serve
 
         until(lambda: "ended without a word" in shown())
         assert "not known, was running" in shown()
-        raw.delete(KEY, f"{KEY}:seen")
+        raw.delete(PROCESSES_KEY, f"{PROCESSES_KEY}:seen")
 
 
 def test_members_are_those_that_still_read(browser: ApiClient, server: Server) -> None:

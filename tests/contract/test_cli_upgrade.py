@@ -8,11 +8,10 @@ import pytest
 import redis
 
 import headwater
+from headwater.store import doctor, library
 from headwater.store import library as library_module
-from headwater.store import record, upgrades
 from headwater.store.call import Call
-from headwater.store.library import FORMAT, VERSION
-from headwater.store.record import COUNTS_BY_HAND_MS, COUNTS_MS, KEY
+from headwater.store.library import COUNTS_BY_HAND_MS, COUNTS_MS, FORMAT, KEY, VERSION
 from headwater.views import stores
 from tests.support.commands import Answer, run
 from tests.support.libraries import library_of
@@ -37,7 +36,7 @@ def admin(server: Server) -> Iterator[redis.Redis]:
 @pytest.fixture
 def next_format(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """From now on this process is of a release that understands one format more."""
-    for module in (library_module, record, upgrades, stores):
+    for module in (library_module, library, doctor, stores):
         monkeypatch.setattr(module, "FORMAT", FORMAT + 1)
     ours = Call("hw_store_note", KEY, ("999.0", VERSION, FORMAT + 1, COUNTS_MS))
     monkeypatch.setattr("headwater.store.steps.NOTE", ours)

@@ -12,7 +12,7 @@ import headwater
 from headwater.inputs import OwnName
 from headwater.metrics import store_facts
 from headwater.serve.console.service import Console
-from headwater.store import rights
+from headwater.store import steps
 from headwater.store.doctor import examine
 from headwater.timed.states import PREFIX, JobRecord, JobSpec, JobState, encode_record
 from tests.support.api import ApiServer
@@ -56,7 +56,7 @@ def calls(raw: redis.Redis) -> int:
 
     What functions run inside the server is not sent by a client.
     """
-    inside = set(rights.needed(cluster=False)) - set(rights.SENT)
+    inside = set(steps.needed(cluster=False)) - set(steps.SENT)
     stats = raw.info("commandstats")
     return sum(
         int(facts["calls"])

@@ -15,8 +15,7 @@ from headwater.outbox import Consumer
 from headwater.outbox.consumer_letters import ConsumerLetters, GivenUp
 from headwater.outbox.consumer_loop import Handler
 from headwater.outbox.schema import SCHEMA
-from headwater.store.library import VERSION
-from headwater.store.record import KEY
+from headwater.store.library import KEY, VERSION
 from tests.support.consumers import Desk, drain, writes
 from tests.support.entries import entries
 from tests.support.servers import Server, until

@@ -12,8 +12,7 @@ import pytest
 import headwater
 from headwater import FormatNotInUse, Headwater, InvalidInput, ReusedSequence, Stream
 from headwater.log.keys import nodes_key, stream_key
-from headwater.store.library import VERSION
-from headwater.store.record import KEY
+from headwater.store.library import KEY, VERSION
 from tests.support.entries import entries
 from tests.support.groups import FAR
 from tests.support.scrubbed import assert_sound

@@ -12,7 +12,7 @@ import pytest
 
 import headwater
 from headwater import aio
-from headwater.store import idle
+from headwater.store import connecting
 from tests.support.servers import Server, until
 
 Dial = Callable[[str | None], headwater.Headwater]
@@ -28,7 +28,7 @@ def quiet_server() -> Iterator[Server]:
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle, "IDLE_S", 0.5)
+    monkeypatch.setattr(connecting, "IDLE_S", 0.5)
 
 
 def connections(server: Server) -> int:
@@ -57,7 +57,7 @@ def test_connections_of_a_burst_are_closed_when_nobody_needs_them(
     hw = dial(quiet_server.url)
     for _ in range(2):
         burst(hw, quiet_server, name)
-        until(lambda: connections(quiet_server) <= idle.KEPT)
+        until(lambda: connections(quiet_server) <= connecting.KEPT)
     assert hw.stream(name).info().last == 2
     threads = {thread.name for thread in {*threading.enumerate()} - before}
     until(lambda: "headwater-idle" not in {thread.name for thread in threading.enumerate()})
@@ -82,11 +82,11 @@ def test_a_forked_child_closes_its_own(quiet_server: Server, name: str) -> None:
             code = 1
             try:
                 burst(hw, quiet_server, name)
-                until(lambda: connections(quiet_server) <= 2 * idle.KEPT)
+                until(lambda: connections(quiet_server) <= 2 * connecting.KEPT)
                 code = 0
             finally:
                 os._exit(code)
-        until(lambda: connections(quiet_server) <= 2 * idle.KEPT)
+        until(lambda: connections(quiet_server) <= 2 * connecting.KEPT)
         _, status = os.waitpid(child, 0)
         assert status == 0
 

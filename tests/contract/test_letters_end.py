@@ -18,8 +18,7 @@ from headwater.log.handles import GroupHandle, GroupOptions
 from headwater.log.topics import TopicGroupHandle, TopicHandle
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
-from headwater.store.call import Operation
-from headwater.store.pacing import Pace
+from headwater.store.call import Operation, Pace
 from headwater.testing.clock import AHEAD
 from headwater.testing.store import PrivateStore
 from tests.support.groups import FAR

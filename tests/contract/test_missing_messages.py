@@ -16,7 +16,7 @@ import redis
 import headwater
 from headwater import GapError, Headwater, Limits, MissingMessages, Stream, UnreadableNode
 from headwater.log.keys import index_key, stream_key, tail_key
-from headwater.store import append_only_file, embedded
+from headwater.store import embedded
 from tests.support.commands import run
 from tests.support.consumers import Desk, drain, numbers
 from tests.support.entries import entries, offsets, pairs
@@ -258,7 +258,7 @@ def test_a_flipped_bit_in_the_file_of_a_store_is_told(tmp_path: Path) -> None:
         for row in entries(9):
             hw.stream("rides").write(*row)
     embedded.stop(directory)
-    file = append_only_file.newest_file(directory)
+    file = embedded.newest_file(directory)
     assert file is not None
     text = bytearray(file.read_bytes())
     place = text.index(b"hw:s:{rides}:tail\r\n$3\r\n0-5")

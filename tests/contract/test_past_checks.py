@@ -14,7 +14,7 @@ from headwater import Headwater
 from headwater.cli.main import app
 from headwater.metrics.first_seen import ALARMS
 from headwater.serve.console.service import Console
-from headwater.store.past_checks import VERIFIED, VerifyNote, note_verify, past_checks
+from headwater.store.doctor import VERIFIED, VerifyNote, note_verify, past_checks
 from tests.support.api import ApiServer
 from tests.support.servers import Server
 

@@ -21,7 +21,7 @@ from headwater.outbox import Consumer, Outbox, Streamer
 from headwater.serve.console.service import Console
 from headwater.store.presence import (
     FORGOTTEN_MS,
-    KEY,
+    PROCESSES_KEY,
     SILENT_MS,
     SWITCH,
     Presence,
@@ -50,8 +50,8 @@ def hw(server: Server) -> Iterator[Headwater]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.app.runner.FIRST_S", 0.01)
     monkeypatch.setattr("headwater.app.runner.BEAT_S", 0.05)
-    monkeypatch.setattr("headwater.store.reporting.FIRST_S", 0.01)
-    monkeypatch.setattr("headwater.store.reporting.BEAT_S", 0.05)
+    monkeypatch.setattr("headwater.store.presence.FIRST_S", 0.01)
+    monkeypatch.setattr("headwater.store.presence.BEAT_S", 0.05)
 
 
 def seen(hw: Headwater, kind: str = "app") -> list[SeenProcess]:
@@ -201,7 +201,7 @@ def test_a_process_that_was_killed_is_silent_and_then_forgotten(
     assert not process.is_silent
     assert process._replace(now_ms=process.seen_ms + SILENT_MS + 1).is_silent
     with server.client() as raw:
-        raw.zadd(f"{KEY}:seen", {process.id: process.seen_ms - FORGOTTEN_MS - 1})
+        raw.zadd(f"{PROCESSES_KEY}:seen", {process.id: process.seen_ms - FORGOTTEN_MS - 1})
     hw.store.run(living.beat())
     assert [one.note.name for one in seen(hw)] == ["living"]
     hw.store.run(living.leave())

@@ -13,12 +13,15 @@ import headwater
 from headwater.errors import FormatTooNew
 from headwater.store.aio_store import AsyncStore
 from headwater.store.call import Call
-from headwater.store.library import FORMAT, VERSION, library, name_in_server
-from headwater.store.record import (
+from headwater.store.library import (
     COUNTS_BY_HAND_MS,
     COUNTS_MS,
+    FORMAT,
     KEY,
     NOTE_S,
+    VERSION,
+    library,
+    name_in_server,
     raise_format,
     read_record,
 )

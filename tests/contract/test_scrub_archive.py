@@ -21,7 +21,7 @@ from headwater.spark.archives.manifest import Archive, File, Manifest
 from headwater.spark.archives.parquet import write_files
 from headwater.spark.archives.scrubbing import scrub_archives
 from headwater.spark.archives.writing import write_range
-from headwater.store.scrub_pace import ScrubProgress
+from headwater.store.scrubbing import ScrubProgress
 from tests.support.commands import run
 from tests.support.entries import entries
 from tests.support.servers import Server

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headwater import Defect, ScrubReport, StoreError
-from headwater.store.scrub_pace import ScrubProgress
+from headwater.store.scrubbing import ScrubProgress
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.naming import safe_farm
 from tests.support import resharding

@@ -12,8 +12,8 @@ from headwater import Headwater, Limits
 from headwater.ick.keys import shard_key
 from headwater.log.keys import group_key, stream_key
 from headwater.queue.keys import queue_key
-from headwater.store.job_notes import NewJob, begin_job, note_job
-from headwater.store.key_scrubbing import parts_of
+from headwater.store.presence import NewJob, begin_job, note_job
+from headwater.store.scrubbing import parts_of
 from tests.support.groups import FAR
 from tests.support.scrubbed import assert_sound
 from tests.support.servers import Server

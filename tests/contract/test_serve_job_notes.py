@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from headwater import testing
-from headwater.store.job_notes import NewJob, begin_job, note_job, take_job
+from headwater.store.presence import NewJob, begin_job, note_job, take_job
 from headwater.testing import PrivateStore
 from headwater.testing.clock import AHEAD
 

@@ -13,7 +13,7 @@ import pytest
 
 import headwater
 from headwater.errors import EmbeddedServerFailed
-from headwater.store import append_only_file, embedded, supervisor
+from headwater.store import embedded, supervisor
 
 pytestmark = pytest.mark.fault
 FLIPS = 24 * int(os.environ.get("HEADWATER_LONG", "1"))
@@ -104,6 +104,6 @@ def _files(directory: Path) -> dict[str, bytes]:
 
 
 def _newest(directory: Path) -> Path:
-    found = append_only_file.newest_file(directory)
+    found = embedded.newest_file(directory)
     assert found is not None
     return found

@@ -10,7 +10,7 @@ import pytest
 
 from headwater.errors import EmbeddedServerFailed, InvalidInput
 from headwater.store import directory as directories
-from headwater.store import embedded, launch, supervisor
+from headwater.store import embedded, supervisor
 from headwater.store.embedded import EmbeddedServer
 from tests.support.embedded import SET_ONE, client, is_gone, lay_out, newest_file
 from tests.support.servers import until
@@ -73,13 +73,13 @@ def test_damage_before_the_tail_is_refused_and_left_as_it_is(
 def test_a_server_that_cannot_run_is_named_with_its_own_words(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(launch.SERVER_VARIABLE, "no-such-program")
+    monkeypatch.setenv(embedded.SERVER_VARIABLE, "no-such-program")
     with pytest.raises(EmbeddedServerFailed, match="names 'no-such-program'"):
         EmbeddedServer.open(directory)
     program = directory.with_name("server")
     program.write_text("#!/bin/sh\necho I will not serve\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setenv(launch.SERVER_VARIABLE, str(program))
+    monkeypatch.setenv(embedded.SERVER_VARIABLE, str(program))
     with pytest.raises(EmbeddedServerFailed, match="I will not serve"):
         EmbeddedServer.open(directory)
     program.write_text("neither a script nor a program")

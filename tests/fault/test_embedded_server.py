@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.store import embedded, launch, supervisor
+from headwater.store import embedded, supervisor
 from headwater.store.embedded import EmbeddedServer
 from tests.support.embedded import User, client, lay_out, linux_only, pid_of
 from tests.support.processes import sockets
@@ -133,7 +133,7 @@ def test_an_open_waits_until_a_large_file_is_loaded(directory: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="there is no redis-server on the PATH")
 def test_the_server_program_can_be_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(launch.SERVER_VARIABLE, "redis-server")
+    monkeypatch.setenv(embedded.SERVER_VARIABLE, "redis-server")
     with EmbeddedServer.open(directory) as server:
         assert client(server).info("server").get("valkey_version") is None
         assert embedded.status(directory).version

@@ -16,11 +16,18 @@ from headwater.metrics.history import (
     write_points,
 )
 from headwater.store.call import Call
-from headwater.store.job_notes import NewJob, begin_job, list_jobs, note_job, stop_job, take_job
-from headwater.store.library import FORMAT, VERSION
-from headwater.store.presence import KEY as PROCESSES
-from headwater.store.presence import Presence, all_processes
-from headwater.store.record import COUNTS_MS, KEY, read_record
+from headwater.store.library import COUNTS_MS, FORMAT, KEY, VERSION, read_record
+from headwater.store.presence import PROCESSES_KEY as PROCESSES
+from headwater.store.presence import (
+    NewJob,
+    Presence,
+    all_processes,
+    begin_job,
+    list_jobs,
+    note_job,
+    stop_job,
+    take_job,
+)
 from tests.support.failing_calls import FailingServer, Failure, Site
 
 pytestmark = pytest.mark.fault

@@ -26,7 +26,7 @@ from headwater.cli.verify.workers import RETRYING, STREAM, Job, Notes
 from headwater.log import writing
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call
-from headwater.store.commands import encode_for_server
+from headwater.store.library import encode_for_server
 from tests.support.servers import Server, until
 
 pytestmark = pytest.mark.fault

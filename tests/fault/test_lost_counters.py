@@ -11,7 +11,7 @@ from headwater import Headwater, IckChannel, LeaseLost
 from headwater.log.keys import stream_key
 from headwater.log.replies import BuryReply
 from headwater.store.call import Call, Operation
-from headwater.store.job_notes import NewJob, begin_job, note_job, take_job
+from headwater.store.presence import NewJob, begin_job, note_job, take_job
 from headwater.timed import job_streams, transitions
 from headwater.timed.engine import TimedEngine
 from headwater.timed.states import ActiveRun, JobSpec, JobState

@@ -20,7 +20,7 @@ from headwater.serve.http.targets import path_part
 from headwater.serve.jobs.engine import JobNote
 from headwater.serve.jobs.letter_work import LetterNote, LetterPlace
 from headwater.spark.queries.notes import NotedQuery, note
-from headwater.store.job_notes import NewJob, begin_job
+from headwater.store.presence import NewJob, begin_job
 from headwater.timed.runner import TimedRunner
 from headwater.views.record import View
 from tests.support.api import Answer, ApiClient

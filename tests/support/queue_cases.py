@@ -11,8 +11,7 @@ from headwater import Delivery, Headwater, Limits, Queue
 from headwater.failures import Failure
 from headwater.queue import dead_letters
 from headwater.queue.handles import QueueHandle
-from headwater.store.call import Call
-from headwater.store.pacing import Pace
+from headwater.store.call import Call, Pace
 from tests.support.queue_books import NO_NAME, contents, queue_key
 from tests.support.watch import let_pass
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from headwater.store.launch import server_binary
+from headwater.store.embedded import server_binary
 from tests.support.servers import Server, until
 
 SERVICE = "log"

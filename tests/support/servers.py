@@ -26,7 +26,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from headwater.store.launch import server_binary
+from headwater.store.embedded import server_binary
 
 LEAST_REDIS = (7, 0)
 # Below those that kernels choose by themselves.

@@ -26,7 +26,7 @@ from headwater.metrics.history import (
 from headwater.outbox import Consumer, Outbox, Streamer
 from headwater.release import __version__
 from headwater.spark.queries.notes import NotedQuery, note
-from headwater.store.past_checks import VerifyNote, note_verify
+from headwater.store.doctor import VerifyNote, note_verify
 from headwater.timed.runner import TimedRunner
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.records import Repaired

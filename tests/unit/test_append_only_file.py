@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.store.append_only_file import Damaged, cut, find_end
+from headwater.store.embedded import Damaged, cut, find_end
 
 
 def spell(*arguments: bytes) -> bytes:

@@ -24,8 +24,7 @@ from headwater.metrics.sweeps import StoreSample
 from headwater.serve.console.pages.alarms import gathered
 from headwater.serve.console.pages.lagging import lagging
 from headwater.serve.console.ruler import Segment, draw, window_of
-from headwater.store.checks import Finding
-from headwater.store.doctor import DoctorReport
+from headwater.store.doctor import DoctorReport, Finding
 from headwater.views.overview import StreamGroup
 from tests.support.samples import group, stream
 

@@ -13,7 +13,7 @@ from headwater.instrument import Event, count, current, install, installed, obse
 from headwater.log.keys import STREAMS, box_key, stream_key, tail_key, topic_key
 from headwater.queue import keys as queue_keys
 from headwater.store.call import Call, Look, Many, Wait
-from headwater.store.observing import Observed, RequestObservation, name_of, size_of
+from headwater.store.faults import Observed, RequestObservation, name_of, size_of
 from tests.support.instruments import Recorder
 
 WHERE = "redis://h:6379"

@@ -17,7 +17,7 @@ from headwater.app.running import RunningApp
 from headwater.ick import limits as ick_limits
 from headwater.log import keys
 from headwater.queue import limits as queue_limits
-from headwater.store import rights
+from headwater.store import steps
 from tests.support.pages import ROOT, pages
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -178,7 +178,7 @@ def test_the_reference_draws_the_tree_of_errors() -> None:
 def test_the_rights_that_a_user_needs_are_listed(cluster: bool) -> None:
     page = (ROOT / "docs" / "how-to" / "own-server.md").read_text("utf-8")
     listed = set(re.sub(r"[`\\.]", " ", page).split())
-    assert set(rights.rules(cluster).split()) <= listed
+    assert set(steps.rules(cluster).split()) <= listed
 
 
 def test_the_reference_states_which_releases_are_allowed() -> None:

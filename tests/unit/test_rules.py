@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "tests", "bench", "examples")
 # Sharing a connection is for asyncio only: a thread has one to itself.
-WITHOUT_TWIN = {"src/headwater/store/aio_exchange.py", "src/headwater/store/aio_pipe.py"}
+WITHOUT_TWIN = {"src/headwater/store/aio_pipe.py"}
 EMPTY_WORDS = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
 
 

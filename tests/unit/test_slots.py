@@ -6,7 +6,7 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError
 
-from headwater.store.slots import SlotMap
+from headwater.store.connecting import SlotMap
 
 SLOT = key_slot(b"hw:s:{a}")
 TABLE = [

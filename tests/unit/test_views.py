@@ -24,7 +24,7 @@ from headwater.limiting import NO_LIMITS, Limits
 from headwater.log import types as log_types
 from headwater.log.retention import Kept
 from headwater.queue import types as queue_types
-from headwater.store.checks import Finding
+from headwater.store.doctor import Finding
 from headwater.store.embedded import EmbeddedStatus
 from headwater.text_or_base64 import from_text, to_text
 from headwater.timed.operating import TimedJobInfo

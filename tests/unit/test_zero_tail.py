@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.store import append_only_file, supervisor
+from headwater.store import embedded, supervisor
 
 BLOCK = 1 << 16
 COMMAND = b"*1\r\n$4\r\nPING\r\n"
@@ -34,12 +34,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_exactly_the_zeros_at_the_end_are_cut(files: Path, kept: bytes, zeros: int) -> None:
     (files / "ten").write_bytes(kept + b"\0" * zeros)
-    assert append_only_file.cut_zero_tail(files.parent) == zeros
+    assert embedded.cut_zero_tail(files.parent) == zeros
     assert (files / "ten").read_bytes() == kept
 
 
 def test_only_the_newest_increment_is_cut(files: Path) -> None:
-    assert append_only_file.cut_zero_tail(files.parent) == 2
+    assert embedded.cut_zero_tail(files.parent) == 2
     assert (files / "ten").read_bytes() == COMMAND
     assert (files / "nine").read_bytes() == COMMAND + b"\0\0"
     assert (files / "base").read_bytes() == COMMAND + b"\0\0"
@@ -48,4 +48,4 @@ def test_only_the_newest_increment_is_cut(files: Path) -> None:
 @pytest.mark.parametrize("missing", [supervisor.AOF_MANIFEST, "ten"])
 def test_what_is_not_there_is_left_to_the_server(files: Path, missing: str) -> None:
     (files / missing).unlink()
-    assert append_only_file.cut_zero_tail(files.parent) == 0
+    assert embedded.cut_zero_tail(files.parent) == 0

@@ -18,8 +18,14 @@ from headwater.app.resources import Resources
 from headwater.errors import HeadwaterError
 from headwater.serve.processes import loop_factory
 from headwater.stopping import AsyncStopSignal, StopSignal, wait_for_any
-from headwater.store.presence import BEAT_S, FIRST_S, Presence, ReportedPart
-from headwater.store.reporting import program_name, reported_together
+from headwater.store.presence import (
+    BEAT_S,
+    FIRST_S,
+    Presence,
+    ReportedPart,
+    program_name,
+    reported_together,
+)
 
 log = logging.getLogger("headwater.app")
 

@@ -17,8 +17,7 @@ from headwater.errors import StoreError
 if TYPE_CHECKING:
     from headwater.log.types import StreamInfo
     from headwater.profiles import Profile
-    from headwater.store.checks import Finding
-    from headwater.store.doctor import DoctorReport
+    from headwater.store.doctor import DoctorReport, Finding
 
 # What may fail in a store that can be asked for its streams.
 _DURABILITY = {"persistence", "disk", "eviction", "memory", "replicas"}
@@ -112,7 +111,7 @@ def _show_alarms(store: str | None, db: str | None, *, strict: bool, as_json: bo
 
 def _profile(profile: Profile | None) -> Iterator[Finding]:
     """Name the profile that was used, and what an environment variable says instead of it."""
-    from headwater.store.checks import Finding
+    from headwater.store.doctor import Finding
 
     if profile is not None:
         found = f"{profile} sets {', '.join(profile.values) or 'nothing'}"
@@ -126,7 +125,7 @@ def _of_streams(report: DoctorReport, store: str | None) -> Iterator[Finding]:
 
     A store without our functions has no streams, and would get the functions by a connection.
     """
-    from headwater.store.checks import Finding
+    from headwater.store.doctor import Finding
 
     functions = [finding for finding in report.findings if finding.check == "functions"]
     ready = [f for f in functions if f.verdict == "ok" and not f.found.startswith("not loaded")]

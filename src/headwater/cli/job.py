@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.client import Headwater
-    from headwater.store.job_notes import ServerJob
+    from headwater.store.presence import ServerJob
     from headwater.views.server_jobs import ServerJobView
 
 app = typer.Typer()

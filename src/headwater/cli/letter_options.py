@@ -10,7 +10,7 @@ import typer
 from headwater.cli.option_groups import OptionGroup
 from headwater.cli.options import point_in_time
 from headwater.failures import LetterFilter
-from headwater.store.pacing import MAX_RATE
+from headwater.store.call import MAX_RATE
 
 AtMost = Annotated[
     int | None,

@@ -15,8 +15,7 @@ from headwater.cli.options import AsJson, StoreUrl, connected
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
-    from headwater.store.scrubbing import Defect
+    from headwater.store.scrubbing import Defect, ScrubProgress, ScrubReport
 
 # The exit code when something is wrong; 1 is for what could not be done at all.
 DEFECTS: Final = 3

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from headwater.metrics.sweeps import StoreSample
     from headwater.serve.console.pages.lagging import Lagging
     from headwater.serve.console.ruler import RulerPicture, RulerRow, Segment
-    from headwater.store.doctor import DoctorReport
-    from headwater.store.past_checks import PastChecks
+    from headwater.store.doctor import DoctorReport, PastChecks
 
 # A segment of the ruler as a character and its colour; where several share a cell, the later wins.
 MARKS: Final = {

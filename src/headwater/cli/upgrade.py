@@ -11,7 +11,7 @@ from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl
 
 if TYPE_CHECKING:
-    from headwater.store.upgrades import StoreUpgrade
+    from headwater.store.doctor import StoreUpgrade
 
 
 def upgrade(
@@ -34,14 +34,14 @@ def upgrade(
     that no client was seen to use for 14 days are removed. There is no way back from a newer
     format.
     """
-    from headwater.store import upgrades
+    from headwater.store import doctor
     from headwater.store.store import Store
 
     opened = Store(store, wait_s=0)
     try:
         if yes:
-            upgrades.upgrade(opened, force=force)
-        found = upgrades.examine_upgrade(opened)
+            doctor.upgrade(opened, force=force)
+        found = doctor.examine_upgrade(opened)
     finally:
         opened.close()
     if as_json:

@@ -7,15 +7,20 @@ from typing import Final
 
 from headwater.ick.keys import CHANNELS, channel_key
 from headwater.ick.scrubbing import check_ick
-from headwater.store.key_scrubbing import (
+from headwater.store.scrubbing import (
     NOBODYS,
+    Checks,
+    Command,
     OwnedKey,
+    ScrubLedger,
     check_registered,
     check_type,
+    number,
     parts_of,
+    read,
     report_orphan,
+    shown,
 )
-from headwater.store.scrubbing import Checks, Command, ScrubLedger, number, read, shown
 
 _WITH_MEMBERS: Final = (b":ready", b":wish", b":held")
 _SHARD = re.compile(r"(.+)/(\d+)/(\d+)", re.DOTALL)

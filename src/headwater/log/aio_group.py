@@ -14,7 +14,7 @@ from headwater.log.handles import GroupHandle, Start
 from headwater.log.keys import MAX_LETTERS, MAX_READ
 from headwater.log.settling import Letters, Offsets
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
-from headwater.store.pacing import Pace
+from headwater.store.call import Pace
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore

@@ -27,7 +27,7 @@ from headwater.log.types import (
     TopicMessage,
     TopicWithInfo,
 )
-from headwater.store.pacing import Pace
+from headwater.store.call import Pace
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore

@@ -43,9 +43,8 @@ from headwater.log.settling import Letters, Offsets, Span, letters_and_ranges, r
 from headwater.log.types import DeadLetter, Message, Redriven, TopicMessage
 from headwater.log.writing import append
 from headwater.sizes import bytes_of, check_max_bytes, first_of
-from headwater.store.call import Argument, Call, Operation
+from headwater.store.call import Argument, Call, Operation, Pace
 from headwater.store.faults import Refusal
-from headwater.store.pacing import Pace
 
 BATCH = 1000
 CAUSES_PER_CALL = 1000

@@ -35,26 +35,24 @@ from headwater.log.keys import (
 )
 from headwater.log.node import open_entries, open_node
 from headwater.log.replies import IndexedNode, SentNode
-from headwater.store.answers_scrubbing import check_answers
-from headwater.store.key_scrubbing import (
-    NOBODYS,
-    YOUNG_US,
-    OwnedKey,
-    check_registered,
-    check_type,
-    parts_of,
-    report_orphan,
-)
 from headwater.store.scrubbing import (
     EVICT,
+    NOBODYS,
     PAGE,
+    YOUNG_US,
     Checks,
     Command,
+    OwnedKey,
     Repair,
     ScrubLedger,
     Sweep,
+    check_answers,
+    check_registered,
+    check_type,
     number,
+    parts_of,
     read,
+    report_orphan,
     settled,
     shown,
 )

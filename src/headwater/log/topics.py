@@ -68,9 +68,8 @@ from headwater.log.types import (
     TopicWithInfo,
 )
 from headwater.sizes import bytes_of, check_max_bytes, first_of
-from headwater.store.call import Call, Clock, Operation, Wait
+from headwater.store.call import Call, Clock, Operation, Pace, Wait
 from headwater.store.many import together
-from headwater.store.pacing import Pace
 
 # ── Topics ────────────────────────────────────────────────────────────────────────────────────────
 

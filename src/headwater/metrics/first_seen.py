@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from headwater.aio_client import AsyncHeadwater
 from headwater.errors import StoreError
-from headwater.store.notes import all_notes, keep_notes
+from headwater.store.presence import all_notes, keep_notes
 
 log = logging.getLogger("headwater.metrics")
 

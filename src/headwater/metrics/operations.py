@@ -18,8 +18,8 @@ from typing import Any, Final, get_args
 
 from headwater.instrument import Event, Outcome
 from headwater.metrics.exposition import Page, histogram_lines, label_text
+from headwater.store.faults import name_of
 from headwater.store.library import library
-from headwater.store.observing import name_of
 
 # Upper ends of the buckets, in seconds.
 BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0)

@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 
 from headwater.errors import HeadwaterError
 from headwater.metrics.sweeps import StoreWatch
-from headwater.store.doctor import DoctorReport, examine
-from headwater.store.past_checks import PastChecks, past_checks
+from headwater.store.doctor import DoctorReport, PastChecks, examine, past_checks
 from headwater.store.presence import SeenProcess, all_processes
 
 # What is this young is returned as it is.

@@ -26,7 +26,7 @@ from headwater.metrics.lag_clock import LagClock
 from headwater.queue.types import QueueStats
 from headwater.spark.queries.status import QueryStatus, query_statuses
 from headwater.store.call import Operation
-from headwater.store.checks import explained
+from headwater.store.doctor import explained
 from headwater.views import overview
 
 log = logging.getLogger("headwater.metrics")

@@ -29,7 +29,7 @@ from headwater.outbox.plan import (
 )
 from headwater.sql.driver_errors import naming_missing_rights
 from headwater.stopping import AsyncStopSignal
-from headwater.store.reporting import reporting_async
+from headwater.store.presence import reporting_async
 
 if TYPE_CHECKING:
     from headwater.outbox.outbox import Outbox

@@ -35,7 +35,7 @@ from headwater.outbox.plan import (
 from headwater.outbox.topic_consuming import TopicTurn
 from headwater.sql.driver_errors import naming_missing_rights
 from headwater.stopping import StopSignal
-from headwater.store.reporting import reporting
+from headwater.store.presence import reporting
 
 if TYPE_CHECKING:
     from headwater.outbox.outbox import Outbox

@@ -41,8 +41,7 @@ from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.outbox import Outbox
 from headwater.outbox.traced_rows import traced_rows
 from headwater.stopping import StopSignal
-from headwater.store.presence import ReportedPart
-from headwater.store.reporting import reporting
+from headwater.store.presence import ReportedPart, reporting
 
 log = logging.getLogger("headwater.outbox")
 

@@ -34,7 +34,7 @@ from headwater.queue.types import (
     QueueStats,
     State,
 )
-from headwater.store.pacing import Pace
+from headwater.store.call import Pace
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore

@@ -16,8 +16,7 @@ from headwater.queue.replies import LettersReply, Reply
 from headwater.queue.types import QueueItem
 from headwater.queue.upkeep import keep
 from headwater.sizes import bytes_of, check_max_bytes, first_of
-from headwater.store.call import Argument, Call, Operation
-from headwater.store.pacing import Pace
+from headwater.store.call import Argument, Call, Operation, Pace
 
 # A letter as dead() returned it, its place, or its id, which is looked up among all of them.
 OneQueueLetter: TypeAlias = "QueueItem | str"

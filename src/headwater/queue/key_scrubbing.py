@@ -7,16 +7,21 @@ from typing import Final
 
 from headwater.queue.keys import QUEUES, queue_key
 from headwater.queue.queue_fields import head_command, queue_head
-from headwater.store.key_scrubbing import (
+from headwater.store.scrubbing import (
     NOBODYS,
     YOUNG_US,
+    Checks,
+    Command,
     OwnedKey,
+    Repair,
+    ScrubLedger,
     check_registered,
     check_type,
     parts_of,
+    read,
     report_orphan,
+    shown,
 )
-from headwater.store.scrubbing import Checks, Command, Repair, ScrubLedger, read, shown
 
 # Keys that only a queue that was pushed to has.
 _PUSHED: Final = (

@@ -15,7 +15,6 @@ from headwater.queue.bundles import open_bundle, part_joined
 from headwater.queue.keys import queue_key
 from headwater.queue.queue_fields import TIMED, QueueHead, head_command, queue_head, set_key
 from headwater.queue.replies import PageReply
-from headwater.store.answers_scrubbing import check_answers
 from headwater.store.call import Call, Operation
 from headwater.store.scrubbing import (
     PAGE,
@@ -24,6 +23,7 @@ from headwater.store.scrubbing import (
     Repair,
     ScrubLedger,
     Sweep,
+    check_answers,
     read,
     settled,
     shown,

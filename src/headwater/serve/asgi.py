@@ -35,7 +35,7 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request, Str
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.token_file import TokenFile
 from headwater.serve.tokens import Grant, Tokens
-from headwater.store.callers import Caller
+from headwater.store.faults import Caller
 
 AsgiScope: TypeAlias = MutableMapping[str, Any]
 # Says what the client of a request may do; None for one that may ask for nothing.

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from headwater.store.callers import BRIEF_S, Caller, CallerGone, call_for
+from headwater.store.faults import BRIEF_S, Caller, CallerGone, call_for
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from headwater.errors import InvalidInput
 from headwater.log.handles import StreamHandle
 from headwater.serve.batching import Batcher, BatchPart
-from headwater.store.callers import Caller
+from headwater.store.faults import Caller
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater

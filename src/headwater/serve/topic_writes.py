@@ -18,7 +18,7 @@ from headwater.log.reading import partitions_of
 from headwater.log.topics import partition_of
 from headwater.serve.batching import Batcher, BatchPart
 from headwater.serve.stream_writes import Entries, StreamWrites
-from headwater.store.callers import BRIEF_S, CallerGone, callers, is_given_up
+from headwater.store.faults import BRIEF_S, CallerGone, callers, is_given_up
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater

@@ -17,25 +17,28 @@ import redis
 import redis.exceptions
 from hiredis import pack_command
 
-from headwater.store import faults, idle, unix_sockets
-from headwater.store.aio_exchange import AsyncExchange
-from headwater.store.aio_pipe import AsyncPipe
+from headwater.store import aio_pipe, connecting, faults
+from headwater.store.aio_pipe import AsyncExchange, AsyncPipe
 from headwater.store.call import Key
-from headwater.store.callers import BRIEF_S, is_given_up
 from headwater.store.connecting import (
     ASKING,
     CLIENT_ID,
     CONNECT_TIMEOUT_S,
+    MOST_REDIRECTIONS,
     OVERDUE_S,
     REPLY_TIMEOUT_S,
+    IdleConnections,
+    Node,
+    Scattered,
+    SlotMap,
     connection_maker,
     has_news,
     last_words,
     refuse_closed,
+    still_moving,
 )
 from headwater.store.embedded import EmbeddedServer
-from headwater.store.idle import IdleConnections
-from headwater.store.slots import MOST_REDIRECTIONS, Node, Scattered, SlotMap, still_moving
+from headwater.store.faults import BRIEF_S, is_given_up
 from headwater.store.url import Address
 
 
@@ -165,7 +168,9 @@ class AsyncServerConnections:
             self._look_later()
 
     def _look_later(self) -> None:
-        self._watch = asyncio.get_running_loop().call_later(idle.IDLE_S / 4, self._close_unused)
+        self._watch = asyncio.get_running_loop().call_later(
+            connecting.IDLE_S / 4, self._close_unused
+        )
 
     def _close_unused(self) -> None:
         """Close idle connections that were unused for long, and check again if many are left."""
@@ -346,7 +351,7 @@ def open_connections(address: Address, server: EmbeddedServer | None) -> AsyncSt
     options = {"unix_socket_path": server.socket_path} if server else address.options
     # Both ends of a call are timed here, by one timer each, instead of every read and write.
     make = connection_maker(
-        unix_sockets, options, address, socket_timeout=None, redis_connect_func=log_in
+        aio_pipe, options, address, socket_timeout=None, redis_connect_func=log_in
     )
     if address.kind == "cluster":
         return AsyncClusterConnections(address.nodes, make)

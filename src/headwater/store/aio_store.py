@@ -34,8 +34,8 @@ from headwater.store.call import (
 )
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
+from headwater.store.faults import Observed, RequestObservation
 from headwater.store.interception import interceptor_of
-from headwater.store.observing import Observed, RequestObservation
 from headwater.store.steps import LEAVE_TIMEOUT_S, Steps, StoreSteps, leave_of, random_token
 from headwater.store.url import Address, resolve
 

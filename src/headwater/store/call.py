@@ -7,8 +7,15 @@ the same definition, and a test can run it with its own clock.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from headwater.inputs import check_int
+
+# ── Call ──────────────────────────────────────────────────────────────────────────────────────────
+
 
 T = TypeVar("T")
 
@@ -108,3 +115,63 @@ class YieldTurn(NamedTuple):
 
 Request: TypeAlias = "Call | Wait | Look | Many | ScanKeys | Clock | Token | YieldTurn"
 Operation: TypeAlias = Generator[Request, Any, T]
+
+
+# ── Object names ──────────────────────────────────────────────────────────────────────────────────
+# Which object a key of the server belongs to.
+
+
+# The keys of our objects: a letter for the data type, the name in braces, and of the keys on which
+# members of a group wait, the group's name and its length.
+_OURS = re.compile(r"hw:(?:(\w+):)?\{([^}]*)\}(?::g:(\d+):(.*))?", re.DOTALL)
+_TYPES = {"s": "stream", "t": "topic", "q": "queue", "c": "channel", "cs": "channel"}
+
+
+@lru_cache(maxsize=4096)
+def object_of(key: Key) -> tuple[str, str]:
+    """Return the data type and the name of the object that has a key; '' when its key is data."""
+    if isinstance(key, bytes):
+        return "timeline", ""
+    ours = _OURS.match(key)
+    if ours is None:
+        return "ick", key
+    letter, name, length, rest = ours.groups()
+    if length is not None:
+        return "group", f"{name}/{rest.encode()[: int(length)].decode()}"
+    if letter == "cs":
+        # A shard of a channel: its number is not a name.
+        name = name.rsplit("/", 2)[0]
+    return _TYPES.get(letter, "store"), name
+
+
+# ── Pacing ────────────────────────────────────────────────────────────────────────────────────────
+# Work at a rate: a bounded amount in each step, and a pause after it.
+
+
+MAX_RATE: Final = 1_000_000
+_STEPS_PER_S: Final = 5
+
+
+class Pace(NamedTuple):
+    """How many per second at most; None is no limit."""
+
+    per_s: int | None = None
+
+    def check(self) -> Pace:
+        """Return itself; raises InvalidInput for an invalid rate."""
+        if self.per_s is not None:
+            check_int(self.per_s, "rate_per_s", 1, MAX_RATE)
+        return self
+
+    def step(self, most: int) -> int:
+        """Return how many are done in one step, ``most`` of them."""
+        return most if self.per_s is None else min(-(-self.per_s // _STEPS_PER_S), most)
+
+    def rest_s(self, done: int) -> float:
+        """Return how many seconds to wait after a number was done."""
+        return 0.0 if self.per_s is None else done / self.per_s
+
+    def rest(self, done: int) -> Operation[None]:
+        """Wait as long as that."""
+        if self.per_s is not None:
+            yield YieldTurn(self.rest_s(done))

@@ -24,16 +24,21 @@ from headwater.store.connecting import (
     ASKING,
     CLIENT_ID,
     CONNECT_TIMEOUT_S,
+    MOST_REDIRECTIONS,
     OVERDUE_S,
     REPLY_TIMEOUT_S,
+    IdleConnections,
+    Node,
+    Scattered,
+    SlotMap,
     connection_maker,
     has_news,
     last_words,
     refuse_closed,
+    still_moving,
+    watch,
 )
 from headwater.store.embedded import EmbeddedServer
-from headwater.store.idle import IdleConnections, watch
-from headwater.store.slots import MOST_REDIRECTIONS, Node, Scattered, SlotMap, still_moving
 from headwater.store.url import Address
 
 

@@ -1,18 +1,23 @@
-"""What a failed call means, and what to do about it; shared by the sync and the async store.
+"""Who waits for calls of a store: a call that was not sent yet is given up when its caller is gone.
 
-A call that was not sent, or that the server refused to run, did not happen: it may be sent again.
-A connection that broke after sending proves nothing: then only calls that are safe to repeat are.
+A server retries calls for its clients while its store is down. A client that hung up meanwhile
+retries by itself, so that its call would happen twice. Callers are those of one task: the tasks
+that it starts may serve others as well.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
-from typing import Literal, NoReturn, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final, Literal, NoReturn, TypeAlias
+from weakref import WeakKeyDictionary
 
 import redis.exceptions as redis_errors
 
@@ -33,10 +38,61 @@ from headwater.errors import (
     TooManyClients,
     UnreadableNode,
 )
-from headwater.store.call import Call, Wait
-from headwater.store.callers import BRIEF_S, CallerGone, is_given_up
+from headwater.instrument import Instrument, Observation
+from headwater.store.call import Call, Look, Many, Wait, object_of
 from headwater.store.library import FORMAT
-from headwater.store.object_names import object_of
+
+# A call that is held up for less time is made, although its caller seems to be gone.
+BRIEF_S: Final = 1.0
+
+
+class Caller:
+    """Somebody who waits for the replies of calls, until ``gone``."""
+
+    __slots__ = ("gone",)
+
+    def __init__(self) -> None:
+        self.gone = False
+
+
+class CallerGone(StoreError):
+    """A call was given up before it was sent, as its caller is gone."""
+
+    def __init__(self) -> None:
+        super().__init__("the client has gone, and nothing was sent to the store; ask again")
+
+
+_callers: WeakKeyDictionary[asyncio.Task[Any], Sequence[Caller]] = WeakKeyDictionary()
+
+
+def call_for(task: asyncio.Task[Any], callers: Sequence[Caller]) -> None:
+    """Note that the calls of a task are for these callers, and for nobody without any of them."""
+    _callers[task] = callers
+
+
+def callers() -> Sequence[Caller]:
+    """Return for whom the calls of the present task are; nothing where that was not said."""
+    if not _callers:
+        return ()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a call of another thread, without an event loop
+        return ()
+    return () if task is None else _callers.get(task, ())
+
+
+def is_given_up() -> bool:
+    """Return whether a caller of the present task is gone."""
+    return any(caller.gone for caller in callers())
+
+
+# ── Faults ────────────────────────────────────────────────────────────────────────────────────────
+# What a failed call means, and what to do about it; shared by the sync and the async store.
+#
+# A call that was not sent, or that the server refused to run, did not happen: it may be sent
+# again. A connection that broke after sending proves nothing: then only calls that are safe to
+# repeat are.
+
 
 # How long a call waits for a server that is down or not ready: a restart, a failover.
 PATIENCE_S = 30.0
@@ -396,3 +452,100 @@ def refuse_node(info: dict[str, str], where: str) -> None:
 def parse_info(text: bytes) -> dict[str, str]:
     """Parse the reply of INFO into its fields."""
     return dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+
+
+# ── Observing ─────────────────────────────────────────────────────────────────────────────────────
+# What both stores report of a request: its name, its object, how much it moved, how it ended.
+
+
+_log = logging.getLogger("headwater.instrument")
+
+# What is reported; asking for the time is not an operation.
+Observed: TypeAlias = "Call | Wait | Look | Many"
+
+
+class RequestObservation(Observation):
+    """A request in progress."""
+
+    __slots__ = ("_request", "retried")
+
+    def __init__(self, found: Instrument, request: Observed, where: str) -> None:
+        self._request = request
+        self.retried = False
+        super().__init__(found, *_name_and_object(request, where))
+
+    def succeed(self, reply: Any) -> None:
+        """Report that the request was done, and how much it moved.
+
+        A Look without a reply did not work; the operation asks again in another way.
+        """
+        if reply is None and isinstance(self._request, Look):
+            self.end("retried")
+            return
+        try:
+            if isinstance(self._request, Many):
+                for call, each in zip(self._request.calls, reply, strict=True):
+                    self._add(call, each)
+            else:
+                self._add(self._request, reply)
+        except Exception:  # noqa: BLE001  what is done stays done
+            _log.exception("the reply to %s could not be counted", self.name)
+        self.end("retried" if self.retried else "ok")
+
+    def fail(self, error: BaseException) -> None:
+        """Report that the request was not done, or that its outcome is unknown."""
+        if isinstance(error, Refusal):
+            self.end("refused", error)
+        else:
+            self.end("unknown" if isinstance(error, OutcomeUnknown) else "failed", error)
+
+    def _add(self, request: Call | Wait | Look, reply: Any) -> None:
+        if isinstance(reply, Refusal):
+            return
+        count = request.messages
+        self.messages += count if isinstance(count, int) else count(request, reply)
+        self.bytes += size_of(reply)
+        if isinstance(request, Call):
+            self.bytes += size_of(request.args)
+
+
+def size_of(value: Any) -> int:
+    """Return the bytes of the texts in arguments or in a reply; numbers count for nothing."""
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, str):
+        return len(value.encode())
+    size = 0
+    if isinstance(value, list | tuple):
+        for one in value:
+            # Most are bytes, numbers and empty words: for these no function is called.
+            kind = type(one)
+            if kind is bytes:
+                size += len(one)
+            elif kind is not int and one:
+                size += size_of(one)
+    return size
+
+
+@cache
+def name_of(function: str) -> str:
+    """Return the name of a server function as an operation: hw_stream_write is stream.write."""
+    kind, _, verb = function.removeprefix("hw_").partition("_")
+    return f"{kind}.{verb}" if verb else f"store.{kind}"
+
+
+def _name_and_object(request: Observed, where: str) -> tuple[str, str]:
+    if isinstance(request, Many):
+        return "store.many", where
+    if isinstance(request, Call):
+        name = name_of(request.function)
+        owner = object_of(request.key)[1] or where
+        if name.startswith("group."):
+            owner = f"{owner}/{_text(request.args[0])}"
+        return name, owner
+    kind, owner = object_of(request.key)
+    return f"{kind}.{'wait' if isinstance(request, Wait) else 'look'}", owner or where
+
+
+def _text(word: Any) -> str:
+    return word.decode() if isinstance(word, bytes) else str(word)

@@ -1,4 +1,4 @@
-"""The server's side: one Redis Functions library, built from the ``lua/`` folders.
+"""The server's side: one library of functions, how they are called, and the record of a store.
 
 Files under ``lua/shared/`` come before the operations of their package, in order of their names.
 What the store's own files define, all packages see; every other package is a block by itself, and
@@ -31,12 +31,17 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwater.release import __version__
+from headwater.store.call import Call, Key, Operation, Wait
+
+# ── Library ───────────────────────────────────────────────────────────────────────────────────────
+
 
 VERSION = 6
 NAME = f"headwater_{VERSION}"
@@ -136,3 +141,101 @@ def _age(release: str) -> tuple[list[int], bool, str]:
     found = _RELEASE.match(release)
     numbers, rest = found.groups() if found else ("", release)
     return [int(number) for number in numbers.split(".") if number], not rest, rest
+
+
+# ── Commands ──────────────────────────────────────────────────────────────────────────────────────
+# How a request is encoded as a command of the server.
+
+
+def encoder(kind: str) -> Callable[[Call | Wait], tuple[Any, ...]]:
+    """Return the function that encodes requests for a store of that kind."""
+    return _encode_for_node if kind == "cluster" else encode_for_server
+
+
+def encode_for_server(request: Call | Wait) -> tuple[Any, ...]:
+    """Return the command of a request to a server that is alone."""
+    if isinstance(request, Wait):
+        return request.command
+    return _fcall(request, request.also)
+
+
+def _encode_for_node(request: Call | Wait) -> tuple[Any, ...]:
+    """Return the command of a request to a node of a cluster.
+
+    While the slot is migrated to another node, key by key, a node that lacks one of the keys of a
+    call refuses it as a whole (TRYAGAIN) instead of stopping it in the middle, at the first of the
+    object's keys that is not there or not there any more. So each call names either all keys of its
+    object, or a second one that never exists.
+    """
+    if isinstance(request, Wait):
+        return request.command
+    return _fcall(request, request.also or (_beside(request.key),))
+
+
+def _beside(key: Key) -> Key:
+    return f"{key}:" if isinstance(key, str) else key + b":"
+
+
+def _fcall(call: Call, also: tuple[Key, ...]) -> tuple[Any, ...]:
+    verb = "FCALL_RO" if call.read_only else "FCALL"
+    return (verb, name_in_server(call.function), 1 + len(also), call.key, *also, *call.args)
+
+
+# ── Record ────────────────────────────────────────────────────────────────────────────────────────
+# The record of a store: which format is in use, and which releases were seen when.
+#
+# Every client notes itself when it connects, and about once a minute while it is used. So the
+# store knows when the last client that does not understand a newer format has gone, and begins to
+# write that format only then. The record is one hash, in one slot of a cluster; all releases read
+# it.
+
+
+KEY = "hw:{store}"
+# How often a client in use registers itself.
+NOTE_S = 60.0
+# How long an older client counts after it was last seen: until then no newer format is written.
+COUNTS_MS = 14 * 24 * 3600 * 1000
+# The same when an operator raises the format by hand, and watches the clients.
+COUNTS_BY_HAND_MS = 10 * 60 * 1000
+
+NOTE = Call("hw_store_note", KEY, (__version__, VERSION, FORMAT, COUNTS_MS), repeatable=True)
+LOOK = Call("hw_store_record", KEY, read_only=True)
+
+
+class ClientKind(NamedTuple):
+    """A kind of client that was seen: release, version of its contract, newest format it knows."""
+
+    release: str
+    version: int
+    format: int
+    seen_ms: int
+
+
+class StoreRecord(NamedTuple):
+    """The record of a store; ``format`` is 0 when there is none yet."""
+
+    now_ms: int
+    format: int
+    seen: tuple[ClientKind, ...]
+
+
+def read_record() -> Operation[StoreRecord]:
+    """Read the record."""
+    now_ms, format_in_use, *seen = yield LOOK
+    kinds = (_kind(*pair) for pair in zip(seen[::2], seen[1::2], strict=True))
+    return StoreRecord(now_ms, format_in_use, tuple(sorted(kinds)))
+
+
+def raise_format(counts_ms: int) -> Operation[list[str]]:
+    """Use the newest format that this release understands.
+
+    Returns the releases that are in the way: clients of theirs do not understand it and were seen
+    within ``counts_ms``. Nothing has changed then. 0 ignores clients.
+    """
+    found = yield Call("hw_store_raise", KEY, (FORMAT, counts_ms), repeatable=True)
+    return [kind.decode().split(":")[0] for kind in found]
+
+
+def _kind(name: bytes, seen_ms: Any) -> ClientKind:
+    release, version, understood = name.decode().split(":")
+    return ClientKind(release, int(version), int(understood), int(seen_ms))

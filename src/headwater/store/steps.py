@@ -1,4 +1,4 @@
-"""What both stores do when it takes more than one call: first contact, recovery, many calls.
+"""What both stores do when it takes more than one call: first contact, rights, recovery.
 
 Each is written once, as a generator of steps. A step is a call without arguments: the sync store
 makes it, the async store makes and awaits it, and either sends back what it returned or raised.
@@ -9,31 +9,123 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
 import secrets
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias, TypeVar
 
 import redis
 
-from headwater.errors import FormatTooNew
+from headwater.errors import AccessDenied, FormatTooNew
 from headwater.outages import Outage
-from headwater.store import faults, rights
+from headwater.store import faults
 from headwater.store.call import Call, Key, Look, Many, Request, ScanKeys, Wait
-from headwater.store.commands import encoder
 from headwater.store.embedded import EmbeddedServer
+from headwater.store.faults import RequestObservation
 from headwater.store.library import (
     FIRST_FORMAT,
     FORMAT,
+    KEY,
+    LOOK,
+    NOTE,
+    NOTE_S,
+    encoder,
     format_of_ours,
     library,
     name_in_server,
     needs_loading,
 )
 from headwater.store.many import chunks
-from headwater.store.observing import RequestObservation
-from headwater.store.record import KEY, LOOK, NOTE, NOTE_S
 from headwater.store.url import Address
+
+# ── Rights ────────────────────────────────────────────────────────────────────────────────────────
+# Which rights a user of the store needs, and which of them it lacks.
+#
+# Commands that a function runs are checked against the user who called it, so they count, too.
+# They are read from the library itself, so that the list stays true when the functions change.
+
+
+KEYS = "~hw:*"
+_KEY = "hw:{doctor}"
+# What the client itself sends: to connect, to call, to block; then what a cluster needs as well.
+SENT = (
+    *("client|setname", "client|id", "client|unblock"),
+    *("info", "fcall", "fcall_ro", "function|load", "blpop", "xread"),
+)
+_SENT_TO_CLUSTER = ("cluster|slots", "asking")
+# Arguments that the server's dry run accepts; the other commands take any number of keys.
+_SAMPLES: dict[str, tuple[Any, ...]] = {
+    "client|setname": ("doctor",),
+    "client|id": (),
+    "client|unblock": (0,),
+    "info": (),
+    "fcall": (name_in_server("hw_version"), 1, _KEY),
+    "fcall_ro": (name_in_server("hw_version"), 1, _KEY),
+    "function|load": ("",),
+    "blpop": (_KEY, 0),
+    "xread": ("STREAMS", _KEY, 0),
+    "time": (),
+    "cluster|slots": (),
+    "asking": (),
+}
+_MOST_ARGUMENTS = 6
+
+
+@cache
+def needed(cluster: bool) -> tuple[str, ...]:
+    """Return every command that a user must be allowed to run, as access rules name them."""
+    calls = re.findall(r"redis\.p?call\(\s*'([A-Z]+)'(?:,\s*'([A-Z]+)')?", library().source)
+    inside = {"|".join(filter(None, words)).lower() for words in calls}
+    sent = (*SENT, *(_SENT_TO_CLUSTER if cluster else ()))
+    return (*sent, *sorted(inside.difference(sent)))
+
+
+def rules(cluster: bool) -> str:
+    """Return the rights as words of ACL SETUSER."""
+    return " ".join((KEYS, *(f"+{command}" for command in needed(cluster))))
+
+
+def request(cluster: bool) -> tuple[Any, ...]:
+    """Return the command that asks a server which of the needed rights its caller lacks."""
+    inside = [command for command in needed(cluster) if command not in (*SENT, *_SENT_TO_CLUSTER)]
+    return ("FCALL", name_in_server("hw_rights"), 0, _KEY, *inside)
+
+
+def check(denied: Sequence[bytes], where: str, cluster: bool) -> None:
+    """Raise AccessDenied for commands that a server denies, with all of them and the cure."""
+    if denied:
+        names = ", ".join(command.decode() for command in denied)
+        raise AccessDenied(
+            where,
+            f"the user may not run {names} on keys of the pattern {KEYS[1:]}",
+            f"grant what is missing: ACL SETUSER ... {rules(cluster)}",
+        )
+
+
+def lacking(ask: Callable[..., Any], user: str, cluster: bool) -> list[str]:
+    """Return the commands that the user may not run on our keys, by the server's own dry run.
+
+    Raises redis.ResponseError when the server does not let us ask.
+    """
+    return [command for command in needed(cluster) if not _may_run(ask, user, command)]
+
+
+def _may_run(ask: Callable[..., Any], user: str, command: str) -> bool:
+    words = command.split("|")
+    if command in _SAMPLES:
+        return bool(ask("ACL", "DRYRUN", user, *words, *_SAMPLES[command]) == b"OK")
+    for count in range(1, _MOST_ARGUMENTS):
+        try:
+            return bool(ask("ACL", "DRYRUN", user, *words, *[_KEY] * count) == b"OK")
+        except redis.ResponseError as error:
+            if "wrong number of arguments" not in str(error):
+                raise
+    return True
+
+
+# ── Steps ─────────────────────────────────────────────────────────────────────────────────────────
+
 
 log = logging.getLogger("headwater.store")
 
@@ -132,8 +224,8 @@ class StoreSteps:
             faults.refuse_node(infos[0], self.where)
         yield from self._load_library(first=self._check_rights)
         if self._check_rights:
-            for denied in (yield from self._command(*rights.request(cluster))):
-                rights.check(denied, self.where, cluster)
+            for denied in (yield from self._command(*request(cluster))):
+                check(denied, self.where, cluster)
             yield from self._note_or_look()
         return versions[0]
 

@@ -33,8 +33,8 @@ from headwater.store.call import (
 from headwater.store.connections import StoreConnections, open_connections
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
+from headwater.store.faults import Observed, RequestObservation
 from headwater.store.interception import InterceptedConnections, interceptor_of
-from headwater.store.observing import Observed, RequestObservation
 from headwater.store.steps import Steps, StoreSteps, leave_of, random_token
 from headwater.store.url import resolve
 

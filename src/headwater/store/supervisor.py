@@ -76,7 +76,7 @@ SERVER_OPTIONS = {
     "appenddirname": AOF_DIRECTORY,
     "appendfsync": "always",
     "no-appendfsync-on-rewrite": "no",
-    # A tail is cut only when it is provably incomplete: see append_only_file.py.
+    # A tail is cut only when it is provably incomplete: see embedded.py.
     "aof-load-truncated": "no",
     # Rewrite when the file has doubled: the disk holds at most about twice the data, and a start
     # reads no more than that. Below 64 MB a start is fast enough to leave the file alone.

@@ -18,9 +18,9 @@ import redis
 
 from headwater.errors import InvalidInput, OutcomeUnknown, StoreUnreachable
 from headwater.inputs import Duration, check_int, check_ms
+from headwater.store.faults import name_of
 from headwater.store.interception import Interference
 from headwater.store.library import VERSION, library
-from headwater.store.observing import name_of
 
 _WHY: Final = "a fault of the test"
 _OURS: Final = f"hw{VERSION}_"

@@ -15,7 +15,7 @@ from typing import Any
 from headwater.store.aio_store import AsyncStore, connections_to
 from headwater.store.call import Request
 from headwater.store.directory import default_directory
-from headwater.store.observing import RequestObservation
+from headwater.store.faults import RequestObservation
 from headwater.store.steps import random_token
 from headwater.store.url import resolve
 

@@ -12,8 +12,7 @@ from headwater.handlers import check_async, not_awaitable
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import AsyncStopSignal
-from headwater.store.presence import ReportedPart
-from headwater.store.reporting import reporting_async
+from headwater.store.presence import ReportedPart, reporting_async
 from headwater.timed.clocks import NowMs
 from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine
 from headwater.timed.jobs import JobTable, TimedJob

@@ -24,8 +24,7 @@ from headwater.handlers import check_done, check_sync
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal
-from headwater.store.presence import ReportedPart
-from headwater.store.reporting import reporting
+from headwater.store.presence import ReportedPart, reporting
 from headwater.timed.clocks import NowMs
 from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine
 from headwater.timed.jobs import JobTable, TimedJob

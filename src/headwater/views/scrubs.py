@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headwater.scrubbing import RepairReport
-from headwater.store.scrub_pace import ScrubReport
-from headwater.store.scrubbing import Defect
+from headwater.store.scrubbing import Defect, ScrubReport
 from headwater.views.record import View, copied
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headwater.letters_everywhere import LetterCount, LettersMoved
-from headwater.store.job_notes import ServerJob
+from headwater.store.presence import ServerJob
 from headwater.views.record import View, mirror
 
 # So many places of a job are named; the others are counted.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from headwater.store.checks import Finding, Verdict
-from headwater.store.doctor import DoctorReport
+from headwater.store.doctor import DoctorReport, Finding, StoreUpgrade, Verdict
 from headwater.store.embedded import EmbeddedStatus
 from headwater.store.library import FORMAT, VERSION
-from headwater.store.upgrades import StoreUpgrade
 from headwater.views.record import View, copied
 
 

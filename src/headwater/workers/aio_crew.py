@@ -17,8 +17,7 @@ from headwater.instrument import observe_handler
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import AsyncStopSignal
 from headwater.store.aio_store import AsyncStore
-from headwater.store.presence import ReportedPart
-from headwater.store.reporting import reporting_async
+from headwater.store.presence import ReportedPart, reporting_async
 from headwater.workers.attempts import Attempt, AttemptUnderWay
 from headwater.workers.outcomes import (
     NOT_BEGUN,

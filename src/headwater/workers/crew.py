@@ -20,8 +20,7 @@ from headwater.handlers import check_done, check_sync, check_takes
 from headwater.instrument import observe_handler
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal
-from headwater.store.presence import ReportedPart
-from headwater.store.reporting import reporting
+from headwater.store.presence import ReportedPart, reporting
 from headwater.store.store import Store
 from headwater.workers.attempts import Attempt, AttemptUnderWay
 from headwater.workers.outcomes import (

@@ -10,7 +10,7 @@ from headwater.cli.scrub import ProgressLine, ReadRate, show_report
 from headwater.cli.timeline.cli_types import FarmFlags
 
 if TYPE_CHECKING:
-    from headwater.store.scrub_pace import ScrubReport
+    from headwater.store.scrubbing import ScrubReport
 
 
 @grouped

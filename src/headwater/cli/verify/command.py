@@ -95,7 +95,7 @@ def verify(
 def _note(plan: KillPlan, report: VerifyReport, store: str) -> None:
     """Note how a verify ended in a store of the user."""
     from headwater.release import __version__
-    from headwater.store.past_checks import VerifyNote, note_verify
+    from headwater.store.doctor import VerifyNote, note_verify
 
     with connected(store) as hw:
         note = VerifyNote(

@@ -24,7 +24,7 @@ from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.engine import HeldJob, ServerJobs
 from headwater.serve.jobs.letter_work import LetterNote, LetterPlace, LetterWork
 from headwater.serve.tokens import Grant, Scope
-from headwater.store.job_notes import NewJob, NotedJob
+from headwater.store.presence import NewJob, NotedJob
 from headwater.views.record import View
 
 if TYPE_CHECKING:

@@ -39,8 +39,7 @@ from headwater.serve.jobs.engine import ServerJobs
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
 from headwater.serve.topic_writes import TopicWrites
-from headwater.store.presence import BEAT_S, Presence
-from headwater.store.reporting import program_name
+from headwater.store.presence import BEAT_S, Presence, program_name
 from headwater.timeline.farm.aio_farm import AsyncFarm
 
 # How long a server that ends waits until the store has noted that.

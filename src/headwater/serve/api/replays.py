@@ -20,7 +20,7 @@ from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs
 from headwater.serve.tokens import Grant, Scope
-from headwater.store.job_notes import NewJob, NotedJob
+from headwater.store.presence import NewJob, NotedJob
 from headwater.views.record import View
 
 if TYPE_CHECKING:

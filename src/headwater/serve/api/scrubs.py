@@ -20,9 +20,8 @@ from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs
 from headwater.serve.tokens import Scope
-from headwater.store.job_notes import NewJob, NotedJob
-from headwater.store.scrub_pace import ScrubProgress, ScrubReport
-from headwater.store.scrubbing import StoreKind
+from headwater.store.presence import NewJob, NotedJob
+from headwater.store.scrubbing import ScrubProgress, ScrubReport, StoreKind
 from headwater.views.record import View
 from headwater.views.scrubs import RepairView, ScrubView
 

@@ -27,7 +27,7 @@ from headwater.serve.http.cors import Cors, check_local
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.tokens import Grant, Scope
-from headwater.store.callers import call_for
+from headwater.store.faults import call_for
 
 Answer: TypeAlias = Callable[[Reply | StreamedReply], None]
 Finish: TypeAlias = "Callable[[Answered | None, BaseException | None], None]"

@@ -33,7 +33,7 @@ from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.targets import name_of_part
 from headwater.serve.tokens import Grant, Scope
-from headwater.store.callers import call_for
+from headwater.store.faults import call_for
 
 log = logging.getLogger("headwater.serve.console")
 

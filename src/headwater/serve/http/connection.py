@@ -23,7 +23,7 @@ from headwater.serve.http.parsing import PIECE_BYTES, RequestParser
 from headwater.serve.http.streaming import ReplyPump
 from headwater.serve.http.taking import Taking
 from headwater.serve.tokens import digest_of
-from headwater.store.callers import Caller
+from headwater.store.faults import Caller
 
 # How long a client that was refused is listened to, so that it reads the answer before it learns
 # that nobody takes the rest of its request.

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.store.callers import Caller
+from headwater.store.faults import Caller
 
 
 class Refused(Exception):

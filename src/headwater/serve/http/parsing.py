@@ -22,7 +22,7 @@ from headwater.serve.http.faults import own_fault
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Request
 from headwater.serve.http.targets import check_host, split_target
-from headwater.store.callers import Caller
+from headwater.store.faults import Caller
 
 # Decides on a request by its method, its path and its Authorization header; raises Refused.
 Admit: TypeAlias = Callable[[str, str, str], Admitted]

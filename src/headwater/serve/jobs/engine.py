@@ -23,10 +23,10 @@ import msgspec
 from headwater.errors import HeadwaterError, StoreError
 from headwater.outages import store_may_recover
 from headwater.serve.http.messages import Refused
-from headwater.store import job_notes
+from headwater.store import presence
 from headwater.store.call import Operation
 from headwater.store.faults import Refusal
-from headwater.store.job_notes import NewJob, NotedJob, TakenJob
+from headwater.store.presence import NewJob, NotedJob, TakenJob
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
@@ -143,7 +143,7 @@ class HeldJob:
     def _note(self, lease_ms: int | None) -> Operation[None]:
         sent = time.monotonic()
         note = msgspec.json.encode(self.note)
-        reply = yield from job_notes.note_job(self.id, self._token, note, lease_ms)
+        reply = yield from presence.note_job(self.id, self._token, note, lease_ms)
         if not reply.taken:
             raise JobTaken
         self._heard = (sent, reply.now_ms)
@@ -182,7 +182,7 @@ class ServerJobs:
         One of another release, which ``shown`` cannot read and raises ValueError, is left out.
         """
         found = []
-        for job in await self._hw.store.run(job_notes.list_jobs(kind)):
+        for job in await self._hw.store.run(presence.list_jobs(kind)):
             with suppress(ValueError):
                 found.append(shown(job))
         return found
@@ -194,14 +194,14 @@ class ServerJobs:
         if job.id in self._held:
             return False
         by, asked_s = f"{self._me}.{secrets.token_hex(4)}", time.monotonic()
-        taken = await self._hw.store.run(job_notes.begin_job(job, by, LEASE_MS))
+        taken = await self._hw.store.run(presence.begin_job(job, by, LEASE_MS))
         if taken is not None:
             self._hold(taken, asked_s)
         return taken is not None
 
     async def stop(self, job: str) -> None:
         """Stop a job, in whichever process it is; waits for its end when it is in this one."""
-        await self._hw.store.run(job_notes.stop_job(job))
+        await self._hw.store.run(presence.stop_job(job))
         if job in self._held:
             held, task = self._held[job]
             held.end(stop=True)
@@ -230,7 +230,7 @@ class ServerJobs:
     async def _take(self) -> bool:
         by, asked_s = f"{self._me}.{secrets.token_hex(4)}", time.monotonic()
         kinds = tuple(self._kinds)
-        taken = await self._hw.store.run(job_notes.take_job(kinds, by, LEASE_MS))
+        taken = await self._hw.store.run(presence.take_job(kinds, by, LEASE_MS))
         if taken is None:
             return False
         if taken.id in self._held:

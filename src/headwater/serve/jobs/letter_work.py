@@ -25,7 +25,7 @@ from headwater.queue.handles import QueueHandle
 from headwater.serve.api.groups import GivenOffsets, RangeOfOffsets
 from headwater.serve.jobs.engine import HeldJob, JobNote
 from headwater.serve.jobs.letter_sweep import LetterHolder, LetterSweep, SweepPlace
-from headwater.store.pacing import Pace
+from headwater.store.call import Pace
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater

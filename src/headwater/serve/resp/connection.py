@@ -24,7 +24,7 @@ from headwater.serve.resp.pipelining import gather_writes
 from headwater.serve.resp.replies import ErrorReply, encode_reply
 from headwater.serve.resp.session import NOT_KNOWN, RespSession
 from headwater.serve.resp.table import call_command, find_command, refusal
-from headwater.store.callers import Caller, CallerGone, call_for
+from headwater.store.faults import Caller, CallerGone, call_for
 
 # So many commands of one client are answered before others have their turn.
 _AT_ONCE: Final = 256

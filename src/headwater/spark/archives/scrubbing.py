@@ -32,8 +32,7 @@ from headwater.spark.archives.place import (
     safe_place,
 )
 from headwater.spark.archives.reading import overlapping, scan
-from headwater.store.scrub_pace import ScrubPace, ScrubProgress, ScrubReport
-from headwater.store.scrubbing import ScrubLedger
+from headwater.store.scrubbing import ScrubLedger, ScrubPace, ScrubProgress, ScrubReport
 
 CHUNK_BYTES: Final = 1024 * 1024
 _BACKUP: Final = "bring it back from a backup"

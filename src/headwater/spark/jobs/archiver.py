@@ -26,7 +26,7 @@ from headwater.spark.archives.writing import WrittenRange, write_range
 from headwater.spark.engine.connections import client
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import OffsetRange, split
-from headwater.store.notes import ARCHIVES, keep_notes
+from headwater.store.presence import ARCHIVES, keep_notes
 
 WriteRange: TypeAlias = "Callable[[OffsetRange], WrittenRange]"
 # Calls a function for each range, perhaps for many at once, and returns the results in their order.

@@ -25,7 +25,7 @@ from headwater.timeline.records import (
 )
 
 if TYPE_CHECKING:
-    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
+    from headwater.store.scrubbing import ScrubProgress, ScrubReport
 
 T = TypeVar("T")
 

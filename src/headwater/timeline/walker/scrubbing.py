@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headwater.errors import StoreError
-from headwater.store.scrub_pace import ScrubPace, ScrubProgress, ScrubReport
-from headwater.store.scrubbing import ScrubLedger, shown
+from headwater.store.scrubbing import ScrubLedger, ScrubPace, ScrubProgress, ScrubReport, shown
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.full_repair import WholeKey, read_whole
