@@ -28,8 +28,8 @@ from examples.rocket_rides.faults import Fault, Faults, Switch
 from examples.rocket_rides.model import add_up, open_database, set_totals
 from headwater import Message
 from headwater.errors import OutcomeUnknown
+from headwater.kernel.stopping import stop_on_signals
 from headwater.outbox import Consumer, Outbox, Streamer
-from headwater.stopping import stop_on_signals
 
 CONSUMERS = ("consumer0", "consumer1")
 NAMES = ("api", "streamer", *CONSUMERS)

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from examples.rocket_rides.model import pilot_totals
 from examples.rocket_rides.processes import Place, consumer_of
 from headwater.errors import HeadwaterError
+from headwater.kernel.stopping import StopSignal
 from headwater.spark.jobs.ledger import Ledger
-from headwater.stopping import StopSignal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

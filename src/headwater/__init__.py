@@ -87,15 +87,13 @@ from headwater.errors import (
     ValueMisfit,
     WriteRefused,
 )
-from headwater.lazy_names import names_of as _names_of
-from headwater.release import __version__
+from headwater.kernel.packaging import __version__
+from headwater.kernel.packaging import names_of as _names_of
 
 if TYPE_CHECKING:
     from headwater import aio
     from headwater.app.application import App
     from headwater.client import Headwater, connect
-    from headwater.failures import Cause, Failure, LetterFilter
-    from headwater.headers import Headers
     from headwater.ick.ick import Ick, IckChannel
     from headwater.ick.types import (
         Added,
@@ -108,8 +106,10 @@ if TYPE_CHECKING:
         Reserved,
         ShardStats,
     )
-    from headwater.letters_everywhere import LettersMoved
-    from headwater.limiting import Limits
+    from headwater.kernel import instrument, tracing
+    from headwater.kernel.failures import Cause, Failure, LetterFilter
+    from headwater.kernel.headers import Headers
+    from headwater.kernel.inputs import Limits
     from headwater.log.group import Group
     from headwater.log.replaying import Replayed
     from headwater.log.retention import Kept
@@ -134,13 +134,14 @@ if TYPE_CHECKING:
     )
     from headwater.queue.queue import Queue
     from headwater.queue.types import Delivery, KeptQueue, QueueItem, QueueSettings, QueueStats
-    from headwater.scrubbing import RepairReport
     from headwater.store.presence import ServerJob
     from headwater.store.scrubbing import Defect, ScrubProgress, ScrubReport
     from headwater.timed.jobs import DueRun
     from headwater.timed.operating import TimedJobInfo
     from headwater.timed.runner import TimedRunner
     from headwater.timed.timed_jobs import TimedJobs
+    from headwater.whole_store.letters import LettersMoved
+    from headwater.whole_store.scrubbing import RepairReport
     from headwater.workers.attempts import Attempt
     from headwater.workers.queue_worker import QueueWorker
     from headwater.workers.worker import Worker
@@ -280,16 +281,20 @@ __all__ = [
     "__version__",
     "aio",
     "connect",
+    "instrument",
+    "tracing",
 ]
 
 # The clients bring in pyarrow and redis, a third of a second. The command line says what it can do
 # without them, so they come with the first use of a name.
 _HOMES = {
     "headwater.aio": ("aio",),
+    "headwater.kernel.instrument": ("instrument",),
+    "headwater.kernel.tracing": ("tracing",),
     "headwater.app.application": ("App",),
     "headwater.client": ("Headwater", "connect"),
-    "headwater.failures": ("Cause", "Failure", "LetterFilter"),
-    "headwater.headers": ("Headers",),
+    "headwater.kernel.failures": ("Cause", "Failure", "LetterFilter"),
+    "headwater.kernel.headers": ("Headers",),
     "headwater.ick.ick": ("Ick", "IckChannel"),
     "headwater.ick.types": (
         "Added",
@@ -303,8 +308,8 @@ _HOMES = {
         "ShardStats",
     ),
     "headwater.log.retention": ("Kept",),
-    "headwater.letters_everywhere": ("LettersMoved",),
-    "headwater.limiting": ("Limits",),
+    "headwater.whole_store.letters": ("LettersMoved",),
+    "headwater.kernel.inputs": ("Limits",),
     "headwater.log.group": ("Group",),
     "headwater.log.replaying": ("Replayed",),
     "headwater.log.stream": ("Stream",),
@@ -328,7 +333,7 @@ _HOMES = {
     ),
     "headwater.queue.queue": ("Queue",),
     "headwater.queue.types": ("Delivery", "KeptQueue", "QueueItem", "QueueSettings", "QueueStats"),
-    "headwater.scrubbing": ("RepairReport",),
+    "headwater.whole_store.scrubbing": ("RepairReport",),
     "headwater.store.presence": ("ServerJob",),
     "headwater.store.scrubbing": (
         "Defect",

@@ -7,30 +7,30 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from headwater.client_handles import ClientHandles, shown_store, wait_seconds
-from headwater.codecs import AnyCodec, Value, ValueCodec
 from headwater.errors import StoreError, UnreadableNode
-from headwater.failures import LetterFilter
 from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
 from headwater.ick.layout import list_channels
 from headwater.ick.types import KeptChannel
-from headwater.inputs import Duration
-from headwater.letters_everywhere import LettersMoved, move_everywhere
+from headwater.kernel.codecs import AnyCodec, Value, ValueCodec
+from headwater.kernel.failures import LetterFilter
+from headwater.kernel.inputs import Duration
+from headwater.kernel.profiles import store_of
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.keys import list_streams, list_topics
 from headwater.log.replaying import Replayed, ReplayRequest, ReplayRun
 from headwater.log.retention import Kept
-from headwater.profiles import store_of
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.handles import list_queues
 from headwater.queue.types import KeptQueue
-from headwater.scrubbing import RepairReport, ScrubRun
 from headwater.store.aio_store import AsyncStore
 from headwater.store.call import Pace
 from headwater.store.faults import Refusal
 from headwater.store.presence import ServerJob, all_jobs, stop_job
 from headwater.store.scrubbing import Checks, ScrubProgress, ScrubReport, StoreKind
+from headwater.whole_store.client_handles import ClientHandles, shown_store, wait_seconds
+from headwater.whole_store.letters import LettersMoved, move_everywhere
+from headwater.whole_store.scrubbing import RepairReport, ScrubRun
 
 
 class AsyncHeadwater:

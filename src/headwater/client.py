@@ -7,22 +7,21 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from headwater.client_handles import ClientHandles, shown_store, wait_seconds
-from headwater.codecs import AnyCodec, Value, ValueCodec
 from headwater.errors import BrokenObject, StoreError, UnreadableNode
-from headwater.inputs import Duration
+from headwater.kernel.codecs import AnyCodec, Value, ValueCodec
+from headwater.kernel.inputs import Duration
+from headwater.kernel.profiles import store_of
 from headwater.log.keys import list_deleted, list_streams, list_topics
-from headwater.profiles import store_of
 from headwater.store.faults import Refusal
 from headwater.store.store import Store
+from headwater.whole_store.client_handles import ClientHandles, shown_store, wait_seconds
 
 # Each data type is imported with its first use: a process that only reads a stream, such as those
 # that Spark starts, imports no other, and a command on queues does without Arrow.
 if TYPE_CHECKING:
-    from headwater.failures import LetterFilter
     from headwater.ick.ick import Ick, IckChannel
     from headwater.ick.types import KeptChannel
-    from headwater.letters_everywhere import LettersMoved
+    from headwater.kernel.failures import LetterFilter
     from headwater.log.dead_letters import LetterAction
     from headwater.log.replaying import Replayed
     from headwater.log.retention import Kept
@@ -30,9 +29,10 @@ if TYPE_CHECKING:
     from headwater.log.topic import Topic
     from headwater.queue.queue import Queue
     from headwater.queue.types import KeptQueue
-    from headwater.scrubbing import RepairReport, ScrubRun
     from headwater.store.presence import ServerJob
     from headwater.store.scrubbing import Checks, ScrubProgress, ScrubReport, StoreKind
+    from headwater.whole_store.letters import LettersMoved
+    from headwater.whole_store.scrubbing import RepairReport, ScrubRun
 
 
 class Headwater:
@@ -190,7 +190,7 @@ class Headwater:
         objects; ``rate_mb_s`` bounds how much is read in a second; ``progress`` is called before
         each object; once ``stop`` returns True it ends, with what it has seen.
         """
-        from headwater.scrubbing import ScrubRun
+        from headwater.whole_store.scrubbing import ScrubRun
 
         run = ScrubRun(names, kinds, rate_mb_s, progress, stop, self.store.clock)
         self._run_checks(run, run.checks())
@@ -209,7 +209,7 @@ class Headwater:
         Each repair is one step on the condition that the object still is as it was seen, so that
         the store may be in use. Damaged bytes cannot be repaired; each defect names the way out.
         """
-        from headwater.scrubbing import ScrubRun
+        from headwater.whole_store.scrubbing import ScrubRun
 
         run = ScrubRun(names, kinds, None, progress, stop, self.store.clock)
         self._run_checks(run, run.repairs(dry_run))
@@ -291,8 +291,8 @@ class Headwater:
         matching: LetterFilter | None,
         rate_per_s: int | None,
     ) -> LettersMoved:
-        from headwater.letters_everywhere import move_everywhere
         from headwater.store.call import Pace
+        from headwater.whole_store.letters import move_everywhere
 
         return self.store.run(move_everywhere(action, names, matching, Pace(rate_per_s)))
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 import headwater
-from headwater.instrument import current, installed
+from headwater.kernel.failures import START_MS
+from headwater.kernel.instrument import current, installed
 from headwater.log import node
-from headwater.outages import START_MS
 from headwater.outbox import Outbox, Streamer
 from headwater.timeline import Farm
 from tests.support import blocking

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 import headwater
-from headwater.inputs import OwnName
+from headwater.kernel.inputs import OwnName
 from headwater.serve.console.service import Console
 from headwater.store.presence import MOST_SILENT, PROCESSES_KEY, SILENT_MS, Presence, ReportedPart
 from headwater.timed.states import PREFIX, EndedRun, JobRecord, JobSpec, JobState, encode_record

@@ -9,8 +9,8 @@ import pytest
 
 import headwater
 from headwater import Headwater, LettersMoved, connect, testing
-from headwater.letters_everywhere import move_everywhere
 from headwater.store.call import Operation, Pace
+from headwater.whole_store.letters import move_everywhere
 from tests.support.api import ApiClient, ApiServer
 from tests.support.commands import run
 from tests.support.servers import Server, until

@@ -13,9 +13,9 @@ import pytest
 
 import headwater
 from headwater import Headwater
+from headwater.kernel.stopping import STOP_SIGNALS
 from headwater.outbox import Outbox
 from headwater.sql.engines import open_engine
-from headwater.stopping import STOP_SIGNALS
 from tests.support.commands import line_of, running
 from tests.support.servers import until
 from tests.support.stores import Stores

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headwater
-from headwater.inputs import OwnName
+from headwater.kernel.inputs import OwnName
 from headwater.metrics import store_facts
 from headwater.serve.console.service import Console
 from headwater.store import steps

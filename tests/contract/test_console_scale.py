@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 import headwater
-from headwater import Headwater, instrument
+from headwater import Headwater
+from headwater.kernel import instrument
 from headwater.serve.console.service import Console
 from tests.support.api import ApiServer
 from tests.support.instruments import Recorder

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headwater
-from headwater import Headwater, instrument
+from headwater import Headwater
+from headwater.kernel import instrument
 from headwater.serve.console.service import Console
 from headwater.serve.token_file import TokenFile, add_token
 from headwater.serve.tokens import Scope

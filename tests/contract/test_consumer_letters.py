@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 import headwater
 from headwater import Message
-from headwater.failures import Cause
+from headwater.kernel.failures import Cause
 from headwater.outbox import Consumer
 from headwater.outbox.consumer_letters import ConsumerLetters, GivenUp
 from headwater.outbox.consumer_loop import Handler

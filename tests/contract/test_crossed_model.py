@@ -26,8 +26,8 @@ from hypothesis.stateful import (
 )
 
 from headwater import Group, Headwater, Limits
-from headwater.failures import Failure
-from headwater.limiting import NO_LIMITS
+from headwater.kernel.failures import Failure
+from headwater.kernel.inputs import NO_LIMITS
 from tests.support.crossed_group import CrossedGroup
 from tests.support.entries import offsets
 from tests.support.examples import MODEL_SETTINGS, patient

@@ -15,7 +15,7 @@ import pytest
 
 import headwater
 from headwater import Group, Headwater, HeadwaterError, Limits, Message, Queue, Stream, Worker
-from headwater.limiting import NO_LIMITS
+from headwater.kernel.inputs import NO_LIMITS
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_key
 from headwater.log.replaying import ReplayRequest, ReplayRun

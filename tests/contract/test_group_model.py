@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from headwater import Headwater, InvalidInput, Message
-from headwater.failures import Failure
+from headwater.kernel.failures import Failure
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
 from tests.support.group_model import (
     ALL,

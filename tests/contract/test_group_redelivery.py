@@ -7,7 +7,7 @@ import random
 import pytest
 
 from headwater import Headwater, Stream, UnknownGroup
-from headwater.failures import Failure
+from headwater.kernel.failures import Failure
 from tests.support.entries import entries, offsets
 from tests.support.groups import FAR, take, tries
 from tests.support.watch import let_pass, server_ms

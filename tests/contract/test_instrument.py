@@ -13,7 +13,7 @@ import headwater
 from headwater import Message, Worker, aio
 from headwater.aio import AsyncWorker
 from headwater.errors import OutcomeUnknown, StoreUnreachable, UnknownGroup
-from headwater.instrument import Event, installed
+from headwater.kernel.instrument import Event, installed
 from headwater.log.reading import extent
 from headwater.store import faults
 from headwater.store.aio_pipe import PackedCommands

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import headwater
-from headwater.instrument import Event
+from headwater.kernel.instrument import Event
 from tests.support.entries import entries, offsets
 from tests.support.instruments import Recorder
 from tests.support.servers import until

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from headwater import Headwater, Queue, Stream, testing
-from headwater.failures import LetterFilter
-from headwater.letters_everywhere import move_everywhere
+from headwater.kernel.failures import LetterFilter
 from headwater.log import dead_letters, topics
 from headwater.log.handles import GroupHandle, GroupOptions
 from headwater.log.topics import TopicGroupHandle, TopicHandle
@@ -21,6 +20,7 @@ from headwater.queue.handles import QueueHandle
 from headwater.store.call import Operation, Pace
 from headwater.testing.clock import AHEAD
 from headwater.testing.store import PrivateStore
+from headwater.whole_store.letters import move_everywhere
 from tests.support.groups import FAR
 from tests.support.stepping import handle_of
 

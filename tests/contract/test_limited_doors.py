@@ -9,7 +9,7 @@ import pytest
 
 from headwater import App, Limits, Message
 from headwater.errors import InvalidInput
-from headwater.limiting import NO_LIMITS
+from headwater.kernel.inputs import NO_LIMITS
 from headwater.workers.prefetch import Prefetch
 from tests.support.api import ApiServer
 from tests.support.commands import run

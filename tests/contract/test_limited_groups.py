@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headwater import Group, Headwater, InvalidInput, Limits, Stream
-from headwater.limiting import NO_LIMITS
+from headwater.kernel.inputs import NO_LIMITS
 from tests.support.entries import offsets
 from tests.support.groups import FAR, take
 from tests.support.limit_rules import Deliveries, faster_than

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from headwater import Headwater, Limits
-from headwater.limiting import NO_LIMITS, Rate
+from headwater.kernel.inputs import NO_LIMITS, Rate
 from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.groups import FAR
 from tests.support.limit_rules import Deliveries, faster_than

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headwater import Headwater, InvalidInput, Limits, Queue
-from headwater.limiting import NO_LIMITS
+from headwater.kernel.inputs import NO_LIMITS
 from tests.support.groups import FAR
 from tests.support.limit_rules import Deliveries, faster_than
 from tests.support.servers import until

@@ -12,9 +12,10 @@ from typing import TypeAlias
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwater import aio, instrument
+from headwater import aio
 from headwater.errors import InvalidInput
-from headwater.instrument import Event
+from headwater.kernel import instrument
+from headwater.kernel.instrument import Event
 from headwater.metrics.exposition import Page
 from headwater.metrics.families import FAMILIES
 from headwater.metrics.operations import OperationMetrics, shared_counts

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import headwater
-from headwater import aio, instrument
+from headwater import aio
+from headwater.kernel import instrument
 from headwater.metrics.cached_history import CachedHistory
 from headwater.metrics.history import (
     RESOLUTIONS,

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headwater import Group, Headwater, InvalidInput, Stream
-from headwater.failures import Failure
+from headwater.kernel.failures import Failure
 from tests.support.entries import offsets
 from tests.support.groups import FAR, take
 from tests.support.waking import wait_for_members

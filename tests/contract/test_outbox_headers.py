@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from headwater import Headwater
 from headwater.errors import InvalidInput, NotCreated
-from headwater.headers import Headers, with_header
+from headwater.kernel.headers import Headers, with_header
 from headwater.outbox import Outbox, Streamer
 from tests.support.stores import Stores
 from tests.support.streamers import MakeStreamer

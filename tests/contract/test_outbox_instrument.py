@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import headwater
 from headwater import Message
 from headwater.errors import PoisonedBatch, RowRefused, StoreError
-from headwater.instrument import installed
+from headwater.kernel.instrument import installed
 from headwater.outbox import Outbox, Streamer, write_reset
 from tests.support.consumer_letters import Killed, die_at
 from tests.support.consumers import Desk, drain, running, writes

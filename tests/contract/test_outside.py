@@ -24,7 +24,7 @@ TUTORIAL = ROOT / "docs" / "tutorial"
 # Imports every module. One that cannot be imported must lack what an extra would bring, by name.
 IMPORT_ALL = """
 import importlib, pkgutil, sys
-import headwater, headwater.aio, headwater.errors, headwater.instrument, headwater.timeline
+import headwater, headwater.aio, headwater.errors, headwater.kernel.instrument, headwater.timeline
 assert "site-packages" in headwater.__file__, headwater.__file__
 not_installed, imported = set(sys.argv[1:]), 0
 for module in pkgutil.walk_packages(headwater.__path__, "headwater.", onerror=lambda name: None):

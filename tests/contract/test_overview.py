@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import pytest
 
 import headwater
-from headwater import instrument
 from headwater.ick.keys import CHANNELS, channel_key
+from headwater.kernel import instrument
 from headwater.log.keys import STREAMS, TOPICS, topic_key
 from headwater.queue.keys import QUEUES
 from headwater.store.call import Call, Many, Operation

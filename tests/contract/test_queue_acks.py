@@ -8,7 +8,7 @@ import pytest
 
 import headwater
 from headwater import Headwater, InvalidInput, Queue
-from headwater.failures import Cause
+from headwater.kernel.failures import Cause
 from tests.support.queues import LONG_MS, SHORT_MS, values
 from tests.support.servers import until
 from tests.support.watch import let_pass, server_ms

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from headwater import AccessDenied, Delivery, Headwater
-from headwater.instrument import installed
+from headwater.kernel.instrument import installed
 from headwater.queue.popping import CALL_MESSAGES
 from headwater.store.call import Call, Request
 from tests.support.instruments import Recorder

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from headwater import Headwater, Queue
-from headwater.instrument import installed
+from headwater.kernel.instrument import installed
 from tests.support.instruments import Recorder
 from tests.support.queues import LONG_MS, SHORT_MS, ask_for, ready_bundles, values
 from tests.support.servers import until

@@ -16,9 +16,9 @@ import pytest
 from sqlalchemy import create_engine
 
 import headwater
-from headwater import instrument
 from headwater.errors import InvalidInput
-from headwater.instrument import Event
+from headwater.kernel import instrument
+from headwater.kernel.instrument import Event
 from headwater.metrics.exposition import Page
 from headwater.outbox import Outbox
 from headwater.serve.listening import ListenAddress

@@ -14,7 +14,7 @@ import pytest
 
 import headwater
 from headwater import StoreUnreachable, TimedJobs, TimedRunner, aio, testing
-from headwater.inputs import OwnName
+from headwater.kernel.inputs import OwnName
 from headwater.store.call import Operation
 from headwater.timed.engine import TimedEngine
 from headwater.timed.jobs import cron_plan, every_plan

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headwater import AllReplicasFailed, QuorumFailed
-from headwater.instrument import installed
+from headwater.kernel.instrument import installed
 from headwater.timeline import Tally
 from headwater.timeline.metrics import COUNTERS, DURATIONS
 from tests.support.farms import DEAD, OpenFarm, Replica

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.instrument import installed
+from headwater.kernel.instrument import installed
 from headwater.timeline import State, Tally
 from headwater.timeline.farm.reading import READ_STRATEGIES
 from tests.support.farms import OpenFarm, Replica, members

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater.instrument import installed
+from headwater.kernel.instrument import installed
 from headwater.timeline import AsyncFarm, Tally, Written
 from headwater.timeline.merging import State, States, kept, merge, shown
 from headwater.timeline.walker.walker import Walked, Walker

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from headwater.instrument import installed
+from headwater.kernel.instrument import installed
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Reply, Request
 from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory

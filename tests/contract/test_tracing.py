@@ -23,7 +23,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import headwater
-from headwater import Headwater, aio, tracing
+from headwater import Headwater, aio
+from headwater.kernel import tracing
 from headwater.outbox import Consumer, Outbox, Streamer
 from tests.support.stores import Stores
 
@@ -218,7 +219,7 @@ def test_a_handler_of_a_topic_has_the_partition_of_its_message(
 def test_a_program_without_traces_loads_nothing_of_them() -> None:
     program = (
         "import sys, headwater, headwater.aio, headwater.outbox\n"
-        "print('headwater.tracing' in sys.modules, headwater.instrument.current())"
+        "print('headwater.kernel.tracing' in sys.modules, headwater.kernel.instrument.current())"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert found.stdout == b"False None\n"

@@ -15,7 +15,7 @@ import pytest
 import headwater
 from headwater import Group, Message, Stream, Worker, aio
 from headwater.aio import AsyncWorker
-from headwater.instrument import installed
+from headwater.kernel.instrument import installed
 from tests.support.blocking import Loop
 from tests.support.entries import entries
 from tests.support.instruments import Recorder

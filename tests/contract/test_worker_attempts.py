@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater import Delivery, Group, InvalidInput, Queue, Stream
-from headwater.failures import MAX_TEXT, MAX_TYPE, Cause, read_failure, spelled
+from headwater.kernel.failures import MAX_TEXT, MAX_TYPE, Cause, read_failure, spelled
 from headwater.workers.retries import Retries
 from tests.support.entries import entries
 from tests.support.servers import until

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater import instrument
+from headwater.kernel import instrument
 from headwater.metrics.exposition import Page
 from headwater.metrics.operations import OperationMetrics
 from headwater.store import embedded, supervisor

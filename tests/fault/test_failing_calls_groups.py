@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from headwater.errors import HeadwaterError
-from headwater.failures import Failure
+from headwater.kernel.failures import Failure
 from headwater.log import dead_letters
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.inspecting import group_ruler

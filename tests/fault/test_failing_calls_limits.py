@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from headwater import Limits
-from headwater.failures import Failure
-from headwater.limiting import NO_LIMITS
+from headwater.kernel.failures import Failure
+from headwater.kernel.inputs import NO_LIMITS
 from tests.support import group_cases as cases
 from tests.support.failing_calls import FailingServer
 from tests.support.failing_calls import Failure as FailingCall

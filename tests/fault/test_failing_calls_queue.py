@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from headwater import Delivery, Limits, Queue
-from headwater.limiting import NO_LIMITS
+from headwater.kernel.inputs import NO_LIMITS
 from tests.support import queue_cases as cases
 from tests.support.failing_calls import FailingServer, Failure
 from tests.support.queue_books import audit, contents, counts_of, keys_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from headwater.limiting import Rate
+from headwater.kernel.inputs import Rate
 from tests.support.limit_rules import Deliveries, faster_than, more_at_once
 from tests.support.limited_workers import CONCURRENCY, GROUP_LIMITS, QUEUE_LIMITS
 from tests.support.servers import until

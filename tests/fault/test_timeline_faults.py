@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from headwater import AllReplicasFailed, QuorumFailed
-from headwater.instrument import installed
+from headwater.kernel.instrument import installed
 from headwater.timeline import Farm, Tally
 from tests.support import blocking
 from tests.support.farms import open_farm

@@ -23,12 +23,12 @@ from headwater.errors import (
     JobOvertaken,
     StreamReplaced,
 )
+from headwater.kernel.stopping import StopSignal
 from headwater.outbox import write_reset
 from headwater.spark.jobs.folding import Shape
 from headwater.spark.jobs.ledger import Ledger, TotalsExtent, TotalsState, totals_table
 from headwater.spark.jobs.totals import Totaled, totals
 from headwater.spark.queries.status import query_statuses
-from headwater.stopping import StopSignal
 from tests.support.servers import until
 from tests.support.spark.rides import PILOTS, ride, sums
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from headwater.limiting import NO_LIMITS, Limits, Rate
+from headwater.kernel.inputs import NO_LIMITS, Limits, Rate
 
 NEVER = 10**16
 

@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 import headwater
 from headwater import Batch, aio
-from headwater.outages import START_MS
+from headwater.kernel.failures import START_MS
 from tests.support.zygote import dying, serve
 
 # Keeps the larger of the version that a member has and the one that is given.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from headwater import Group, Headwater, Stream
-from headwater.failures import Failure
+from headwater.kernel.failures import Failure
 from headwater.log.keys import group_key, stream_key
 from headwater.store.call import Call, Operation
 from tests.support.watch import let_pass, server_ms

@@ -25,7 +25,7 @@ from headwater import (
     StaleSequence,
     UnknownGroup,
 )
-from headwater.inputs import deadline, needed_deadline, whole_ms
+from headwater.kernel.inputs import deadline, needed_deadline, whole_ms
 from headwater.log.settling import ranges_of
 from headwater.queue.types import HeadedDelivery
 from tests.support.api import ApiClient

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headwater import Batch, TopicMessage
 from headwater.ick.types import Layout
-from headwater.inputs import deadline, needed_deadline, whole_ms
+from headwater.kernel.inputs import deadline, needed_deadline, whole_ms
 from headwater.log.settling import ranges_by_partition
 from headwater.log.types import HeadedTopicMessage, Placed, Redriven
 from headwater.views.icks import BatchView

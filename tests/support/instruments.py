@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from headwater.instrument import Event
+from headwater.kernel.instrument import Event
 
 
 class Recorder:

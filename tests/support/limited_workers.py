@@ -16,7 +16,7 @@ from typing import Any
 import headwater
 from headwater import Limits, QueueWorker, Worker, aio
 from headwater.aio import AsyncQueueWorker, AsyncWorker
-from headwater.outages import START_MS
+from headwater.kernel.failures import START_MS
 from tests.support.zygote import serve
 
 # Long enough that a process on a busy machine always extends what it holds.

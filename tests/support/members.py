@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import headwater
 from headwater import Group, Message, TopicMessage, aio
+from headwater.kernel.failures import START_MS
 from headwater.log import dead_letters
-from headwater.outages import START_MS
 from headwater.outbox import AsyncConsumer, AsyncWorker, Consumer, Worker
 from tests.support.consumers import EFFECTS, writes
 from tests.support.zygote import dying, serve

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 import headwater
+from headwater.kernel.failures import START_MS
 from headwater.log import node
-from headwater.outages import START_MS
 from tests.support.zygote import serve
 
 TASKS = 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from headwater import Delivery, Headwater, Limits, Queue
-from headwater.failures import Failure
+from headwater.kernel.failures import Failure
 from headwater.queue import dead_letters
 from headwater.queue.handles import QueueHandle
 from headwater.store.call import Call, Pace

@@ -87,7 +87,7 @@ def _build(tree: Path, into: Path) -> Release:
 def make_next(tree: Path) -> None:
     """Turn a copy of the tree into the next release."""
     package = tree / "src" / "headwater"
-    change(package, "release.py", r'__version__ = ".*"', f'__version__ = "{NEXT}"')
+    change(package, "packaging.py", r'__version__ = ".*"', f'__version__ = "{NEXT}"')
     change(package, "library.py", r"^VERSION = \d+", f"VERSION = {VERSION + 1}")
     change(package, "library.py", r"^FORMAT = 2", "FORMAT = 3")
     # The contract: one argument more.
@@ -98,7 +98,7 @@ def make_next(tree: Path) -> None:
         '    if call.function == "hw_stream_write":\n'
         '        call = call._replace(args=("new", *call.args))\n'
     )
-    change(package, "commands.py", sends, more + r"\1")
+    change(package, "library.py", sends, more + r"\1")
     # The format: another name for the tag of an entry.
     change(package, "*.lua", r"'k', args", "(WRITES < 3 and 'k' or 'tag'), args")
     either = "(entry_field(entry, 'k') or entry_field(entry, 'tag'))"

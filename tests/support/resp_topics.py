@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from headwater import Batch, TopicMessage
 from headwater.ick.types import Layout, Reserved
-from headwater.inputs import deadline, needed_deadline, whole_ms
+from headwater.kernel.inputs import deadline, needed_deadline, whole_ms
 from headwater.log.settling import ranges_by_partition
 from headwater.log.types import HeadedTopicMessage, Placed, Redriven
 from tests.support.resp_driver import Driver, pairs

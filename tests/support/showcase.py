@@ -14,6 +14,7 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from headwater import Group, Headwater, QueueWorker
+from headwater.kernel.packaging import __version__
 from headwater.metrics.history import (
     OUTBOX,
     STORE,
@@ -24,7 +25,6 @@ from headwater.metrics.history import (
     write_points,
 )
 from headwater.outbox import Consumer, Outbox, Streamer
-from headwater.release import __version__
 from headwater.spark.queries.notes import NotedQuery, note
 from headwater.store.doctor import VerifyNote, note_verify
 from headwater.timed.runner import TimedRunner

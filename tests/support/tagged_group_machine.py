@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from headwater import Headwater
-from headwater.failures import Failure
+from headwater.kernel.failures import Failure
 from tests.support.groups import FAR
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import headwater
 from headwater import DueRun, Headwater, TimedRunner, aio
 from headwater.aio import AsyncTimedRunner
-from headwater.outages import START_MS
+from headwater.kernel.failures import START_MS
 from headwater.store.call import Operation
 from headwater.timed import job_streams
 from headwater.timed.states import JobRecord, decode_record

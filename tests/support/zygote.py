@@ -82,7 +82,7 @@ def _stream(order: dict[str, Any]) -> None:
     import sqlalchemy as sa
 
     import headwater
-    from headwater.outages import START_MS
+    from headwater.kernel.failures import START_MS
     from headwater.outbox import Outbox, Streamer
 
     outbox = Outbox(sa.create_engine(order["db"]))

@@ -14,7 +14,7 @@ from typing import get_args
 
 import pytest
 
-from headwater.profiles import FILE_NAME
+from headwater.kernel.profiles import FILE_NAME
 from headwater.store import call
 from tests.support.pages import ROOT, pages
 

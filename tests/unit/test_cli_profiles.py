@@ -9,9 +9,9 @@ import pytest
 
 import headwater
 import headwater.aio
-from headwater import profiles
 from headwater.errors import InvalidInput
-from headwater.profiles import CONFIG_VARIABLE, FILE_NAME, PROFILE_VARIABLE, VARIABLES, load
+from headwater.kernel import profiles
+from headwater.kernel.profiles import CONFIG_VARIABLE, FILE_NAME, PROFILE_VARIABLE, VARIABLES, load
 from tests.support.commands import run
 
 TEXT = """

@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater import Headers, InvalidInput
-from headwater.headers import MAX_HEADER_NAME_BYTES, MAX_HEADERS, MAX_HEADERS_BYTES, encode_fields
+from headwater.kernel.headers import (
+    MAX_HEADER_NAME_BYTES,
+    MAX_HEADERS,
+    MAX_HEADERS_BYTES,
+    encode_fields,
+)
 
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
 VALUES = st.binary(max_size=9) | st.text(st.characters(codec="utf-8"), max_size=9)

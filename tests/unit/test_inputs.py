@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_block, check_ms, check_span, deadline, needed_deadline
+from headwater.kernel.inputs import check_block, check_ms, check_span, deadline, needed_deadline
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.instrument import also_installed, current, installed, observe
+from headwater.kernel.instrument import also_installed, current, installed, observe
 from tests.support.instruments import Recorder
 
 

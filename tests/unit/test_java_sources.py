@@ -7,7 +7,7 @@ import re
 import pytest
 
 from headwater.errors import UnreadableNode
-from headwater.headers import Headers
+from headwater.kernel.headers import Headers
 from headwater.log import node
 from headwater.spark.engine.optimizer_rule import java_sources
 

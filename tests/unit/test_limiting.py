@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidInput
-from headwater.limiting import NO_LIMITS, Limits, Rate
+from headwater.kernel.inputs import NO_LIMITS, Limits, Rate
 from tests.support.limit_rules import Deliveries, faster_than, more_at_once
 
 COUNTS = st.none() | st.integers(1, 10**6)

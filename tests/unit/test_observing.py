@@ -9,7 +9,7 @@ import pytest
 
 import headwater
 from headwater.ick.keys import channel_key, ick_keys, shard_key
-from headwater.instrument import Event, count, current, install, installed, observe
+from headwater.kernel.instrument import Event, count, current, install, installed, observe
 from headwater.log.keys import STREAMS, box_key, stream_key, tail_key, topic_key
 from headwater.queue import keys as queue_keys
 from headwater.store.call import Call, Look, Many, Wait

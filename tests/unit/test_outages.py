@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import exc, make_url
 
 from headwater import errors
-from headwater.outages import LONGEST_DELAY_S, delay_s
+from headwater.kernel.failures import LONGEST_DELAY_S, delay_s
 from headwater.outbox.outages import DatabaseOutage, is_passing
 
 URL = make_url("postgresql://me:hush-hush@here/app")

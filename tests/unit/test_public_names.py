@@ -104,7 +104,7 @@ def test_all_is_what_there_is() -> None:
         for name in public(headwater)
         if getattr(getattr(headwater, name), "__module__", "").startswith("headwater.")
     }
-    assert ours | {"__version__", "aio"} == set(headwater.__all__)
+    assert ours | {"__version__", "aio", "instrument", "tracing"} == set(headwater.__all__)
 
 
 def test_a_star_import_gives_all_of_it() -> None:

@@ -12,9 +12,10 @@ import pytest
 from markdown.extensions.toc import slugify
 
 import headwater
-from headwater import errors, instrument, outbox, serve, testing, timeline
+from headwater import errors, outbox, serve, testing, timeline
 from headwater.app.running import RunningApp
 from headwater.ick import limits as ick_limits
+from headwater.kernel import instrument
 from headwater.log import keys
 from headwater.queue import limits as queue_limits
 from headwater.store import steps

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater import errors
-from headwater.headers import Headers
+from headwater.kernel.headers import Headers
 from headwater.log import node
 from headwater.log.node import PackedRun, PlainRun, Run
 from headwater.log.reading import FoundRuns

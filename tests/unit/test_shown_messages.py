@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.headers import Headers
+from headwater.kernel.headers import Headers
 from headwater.log.types import (
     DecodedMessage,
     DecodedTopicMessage,

@@ -78,7 +78,7 @@ UNUSED = (
     "headwater.aio_client",
     "headwater.ick",
     "headwater.queue",
-    "headwater.scrubbing",
+    "headwater.whole_store.scrubbing",
     "headwater.log.scrubbing",
     "headwater.spark.archives",
     "headwater.spark.engine.session",

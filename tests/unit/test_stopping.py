@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from headwater.stopping import STOP_SIGNALS, StopSignal, stop_on_signals, wait_for_any
+from headwater.kernel.stopping import STOP_SIGNALS, StopSignal, stop_on_signals, wait_for_any
 
 THREADS = """
-    from headwater.stopping import StopSignal, stop_on_signals
+    from headwater.kernel.stopping import StopSignal, stop_on_signals
     stop = StopSignal()
     with stop_on_signals(stop.set):
         print("ready", flush=True)
@@ -24,7 +24,7 @@ THREADS = """
 """
 TASKS = """
     import asyncio
-    from headwater.stopping import stop_on_signals
+    from headwater.kernel.stopping import stop_on_signals
     async def run():
         stop = asyncio.Event()
         with stop_on_signals(stop.set):
@@ -43,7 +43,7 @@ PROGRAMS = {
 # before would be noticed with the next one only.
 LONG = """
     import select
-    from headwater.stopping import StopSignal, stop_on_signals
+    from headwater.kernel.stopping import StopSignal, stop_on_signals
     stop = StopSignal()
     with stop_on_signals(stop.set):
         print("ready", flush=True)
@@ -151,7 +151,7 @@ def test_a_signal_that_comes_just_before_a_wait_begins_is_not_lost(
 ) -> None:
     stop = StopSignal()
     missing = PollThatMisses(stop)
-    monkeypatch.setattr("headwater.stopping.select.poll", lambda: missing)
+    monkeypatch.setattr("headwater.kernel.stopping.select.poll", lambda: missing)
     assert wait_for_any([stop], seconds)
     assert len(missing.asked_ms) == 2
     assert max(missing.asked_ms) <= 1000

@@ -20,13 +20,12 @@ from msgspec import UNSET, UnsetType
 import headwater
 from headwater import views
 from headwater.ick import types as ick_types
-from headwater.limiting import NO_LIMITS, Limits
+from headwater.kernel.inputs import NO_LIMITS, Limits, from_text, to_text
 from headwater.log import types as log_types
 from headwater.log.retention import Kept
 from headwater.queue import types as queue_types
 from headwater.store.doctor import Finding
 from headwater.store.embedded import EmbeddedStatus
-from headwater.text_or_base64 import from_text, to_text
 from headwater.timed.operating import TimedJobInfo
 from headwater.timed.states import ActiveRun, EndedRun
 from headwater.timeline.records import InstanceStatus, Repaired
@@ -195,7 +194,7 @@ def test_no_command_builds_json_by_hand() -> None:
 
 def test_text_or_base64_exists_once() -> None:
     assert modules_that_import("base64", ROOT) == {
-        "text_or_base64.py",
+        "inputs.py",
         "timeline/records.py",  # Roshi's cursors: URL-safe, always
         "serve/timeline/wire.py",  # Roshi's wire: base64 always
         "serve/timeline/lenient.py",  # the same, as Go reads it

@@ -35,9 +35,9 @@ from headwater.app.running import RunningApp
 from headwater.app.streamer_part import StreamerPart
 from headwater.app.timed_part import AppJobs
 from headwater.app.worker_part import MessagesFrom, SourceKind, WorkerPart
-from headwater.codecs import Value, ValueCodec
 from headwater.errors import InvalidInput
-from headwater.inputs import Span
+from headwater.kernel.codecs import Value, ValueCodec
+from headwater.kernel.inputs import Span
 from headwater.log.types import Message, TopicMessage
 from headwater.queue.types import Delivery
 from headwater.timed.jobs import Job, JobOptions

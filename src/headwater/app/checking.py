@@ -8,7 +8,7 @@ from headwater.app.parts import Fault, Part
 from headwater.app.resources import Resources
 from headwater.app.worker_part import WorkerPart
 from headwater.errors import AppRefused, HeadwaterError
-from headwater.limiting import Limits
+from headwater.kernel.inputs import Limits
 
 
 def check_parts(parts: Sequence[Part], resources: Resources) -> list[Fault]:

@@ -43,11 +43,11 @@ from headwater.app.parts import Fault, Part, chosen
 from headwater.app.resources import Places, Resources
 from headwater.app.runner import Runner
 from headwater.errors import HeadwaterError, InvalidInput
-from headwater.instrument import also_installed
+from headwater.kernel.failures import START_MS
+from headwater.kernel.instrument import also_installed
+from headwater.kernel.stopping import StopSignal, stop_on_signals
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import info
-from headwater.outages import START_MS
-from headwater.stopping import StopSignal, stop_on_signals
 
 log = logging.getLogger("headwater.app")
 

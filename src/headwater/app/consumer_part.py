@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from headwater.app.parts import Fault, Need, Part, PartCounts, Work
 from headwater.app.resources import Resources
 from headwater.app.worker_part import with_spans
-from headwater.codecs import coder_of
 from headwater.errors import HeadwaterError, InvalidInput
-from headwater.handlers import check_takes, is_async
-from headwater.inputs import check_name
+from headwater.kernel.codecs import coder_of
+from headwater.kernel.handlers import check_takes, is_async
+from headwater.kernel.inputs import check_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 from headwater.app.worker_part import Backoff
-from headwater.inputs import Span
+from headwater.kernel.inputs import Span
 
 if TYPE_CHECKING:
-    from headwater.limiting import Limits
+    from headwater.kernel.inputs import Limits
     from headwater.log.handles import Start
     from headwater.log.topics import TopicStart
 

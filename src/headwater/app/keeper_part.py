@@ -10,9 +10,9 @@ from headwater.app.parts import Fault, Part, PartCounts
 from headwater.app.resources import Resources
 from headwater.client import Headwater, keep_each
 from headwater.errors import StoreError
-from headwater.inputs import Span, check_span
-from headwater.outages import Outage, store_may_recover
-from headwater.stopping import StopSignal
+from headwater.kernel.failures import Outage, store_may_recover
+from headwater.kernel.inputs import Span, check_span
+from headwater.kernel.stopping import StopSignal
 
 log = logging.getLogger("headwater.app")
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from headwater.handlers import is_async
+from headwater.kernel.handlers import is_async
 
 LogForm: TypeAlias = Literal["text", "json"]
 LOG_FORMS: Final = ("text", "json")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from headwater.app.parts import Part, PartCounts, Work
-from headwater.outages import delay_s
+from headwater.kernel.failures import delay_s
 
 log = logging.getLogger("headwater.app")
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlia
 
 from headwater.app.resources import Resources
 from headwater.errors import InvalidInput
-from headwater.inputs import check_int, check_name
+from headwater.kernel.inputs import check_int, check_name
 
 Need: TypeAlias = Literal["store", "db"]
 MAX_PROCESSES: Final = 64

@@ -15,7 +15,7 @@ from headwater.app.child_messages import Stop
 from headwater.app.part_run import FIRST_REST_S, LONGEST_REST_S, WELL_S
 from headwater.app.plan import ProcessPlan
 from headwater.app.process import GRACE_S, ChildProcess, how_it_ended
-from headwater.outages import delay_s
+from headwater.kernel.failures import delay_s
 
 log = logging.getLogger("headwater.app")
 

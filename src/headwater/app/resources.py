@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import InvalidInput
-from headwater.lazy_names import extra_needed
-from headwater.profiles import VARIABLES, load, store_of
+from headwater.kernel.packaging import extra_needed
+from headwater.kernel.profiles import VARIABLES, load, store_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

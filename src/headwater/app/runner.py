@@ -16,8 +16,8 @@ from headwater.app.part_run import PartRun, PartState
 from headwater.app.parts import Part
 from headwater.app.resources import Resources
 from headwater.errors import HeadwaterError
+from headwater.kernel.stopping import AsyncStopSignal, StopSignal, wait_for_any
 from headwater.serve.processes import loop_factory
-from headwater.stopping import AsyncStopSignal, StopSignal, wait_for_any
 from headwater.store.presence import (
     BEAT_S,
     FIRST_S,

@@ -15,9 +15,9 @@ from headwater.app.parts import Part, chosen
 from headwater.app.resources import Places, Resources
 from headwater.app.runner import Runner
 from headwater.errors import InvalidInput
-from headwater.inputs import Span, check_span
-from headwater.outages import START_MS
-from headwater.stopping import StopSignal, stop_on_signals, wait_for_any
+from headwater.kernel.failures import START_MS
+from headwater.kernel.inputs import Span, check_span
+from headwater.kernel.stopping import StopSignal, stop_on_signals, wait_for_any
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater

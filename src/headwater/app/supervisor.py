@@ -33,8 +33,8 @@ from headwater.app.process_place import ProcessPlace
 from headwater.app.reloading import WatchedFiles
 from headwater.app.totals import PartTotal, Totals
 from headwater.errors import AppRefused
-from headwater.outages import delay_s
-from headwater.stopping import StopSignal, stop_on_signals
+from headwater.kernel.failures import delay_s
+from headwater.kernel.stopping import StopSignal, stop_on_signals
 
 log = logging.getLogger("headwater.app")
 

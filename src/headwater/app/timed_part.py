@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from headwater.app.parts import Fault, Part, PartCounts, Work
 from headwater.app.resources import Resources
-from headwater.handlers import is_async
+from headwater.kernel.handlers import is_async
 from headwater.timed.jobs import JobTable, TimedJob
 
 # The parts of an application that run timed jobs: handlers in threads, and on the event loop.

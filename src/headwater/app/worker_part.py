@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 from headwater.app.log_lines import with_log_context
 from headwater.app.parts import Fault, Part, PartCounts, Work
 from headwater.app.resources import Resources
-from headwater.codecs import coder_of
 from headwater.errors import HeadwaterError, InvalidInput
-from headwater.handlers import check_takes, is_async
-from headwater.inputs import Span, check_name, check_span
+from headwater.kernel.codecs import coder_of
+from headwater.kernel.handlers import check_takes, is_async
+from headwater.kernel.inputs import Span, check_name, check_span
 
 if TYPE_CHECKING:
     from headwater.client import Headwater

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from headwater.aio_client import connect
+from headwater.kernel.profiles import store_of
 from headwater.metrics.alarm_watch import AlarmWatch
 from headwater.metrics.first_seen import FirstSeen
 from headwater.metrics.store_facts import StoreFacts
 from headwater.metrics.sweeps import StoreWatch
-from headwater.profiles import store_of
 from headwater.serve.api.databases import open_database
 from headwater.views.alarms import AlarmsView
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from headwater import profiles
 from headwater.errors import HeadwaterError
+from headwater.kernel import profiles
 
 if TYPE_CHECKING:
     from headwater.client import Headwater

@@ -31,14 +31,14 @@ def console(
     It serves this machine only, and everybody on it may do everything. `headwater serve` has the
     same pages under /console, with tokens, for other machines.
     """
-    from headwater.lazy_names import extra_needed
+    from headwater.kernel.packaging import extra_needed
 
     with extra_needed("serve"):
         from headwater.serve.api.server import StoreServer
         from headwater.serve.console.service import HOME, Console
         from headwater.serve.listening import parse_address
     from headwater.app.log_lines import configure
-    from headwater.profiles import store_of
+    from headwater.kernel.profiles import store_of
     from headwater.serve.http.limits import HttpLimits
     from headwater.serve.tokens import Tokens
 

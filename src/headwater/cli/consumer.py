@@ -21,7 +21,7 @@ from headwater.cli.options import (
     connected,
     similar,
 )
-from headwater.inputs import MAX_EXACT
+from headwater.kernel.inputs import MAX_EXACT
 
 if TYPE_CHECKING:
     from headwater.client import Headwater

@@ -15,8 +15,8 @@ from headwater.cli.options import AsJson, LookedAtDatabase, StoreUrl, connected
 from headwater.errors import StoreError
 
 if TYPE_CHECKING:
+    from headwater.kernel.profiles import Profile
     from headwater.log.types import StreamInfo
-    from headwater.profiles import Profile
     from headwater.store.doctor import DoctorReport, Finding
 
 # What may fail in a store that can be asked for its streams.

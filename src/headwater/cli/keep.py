@@ -13,7 +13,7 @@ from headwater.cli.monitoring_options import MonitoringFlags
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, StoreUrl, connected, known, queue_of
 from headwater.errors import StoreError
-from headwater.outages import store_may_recover
+from headwater.kernel.failures import store_may_recover
 
 if TYPE_CHECKING:
     from headwater.ick.types import KeptChannel
@@ -75,7 +75,7 @@ def keep(
     exit code is then 1.
     """
     from headwater.client import keep_each
-    from headwater.stopping import StopSignal, stop_on_signals
+    from headwater.kernel.stopping import StopSignal, stop_on_signals
 
     stop = StopSignal()
     with (

@@ -9,7 +9,7 @@ import typer
 
 from headwater.cli.option_groups import OptionGroup
 from headwater.cli.options import point_in_time
-from headwater.failures import LetterFilter
+from headwater.kernel.failures import LetterFilter
 from headwater.store.call import MAX_RATE
 
 AtMost = Annotated[

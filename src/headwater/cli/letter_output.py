@@ -10,7 +10,7 @@ from headwater.cli import output
 from headwater.cli.options import confirm
 
 if TYPE_CHECKING:
-    from headwater.failures import LetterFilter
+    from headwater.kernel.failures import LetterFilter
     from headwater.log.types import DeadLetter, GroupInfo, Redriven, TopicDeadLetter
 
 

@@ -42,7 +42,7 @@ def _known(hw: Headwater, names: list[str] | None) -> list[str]:
 @app.command("list")
 def list_places(names: _Names = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Show which groups and queues have dead letters, and how many."""
-    from headwater.letters_everywhere import count_everywhere
+    from headwater.whole_store.letters import count_everywhere
 
     with connected(store) as hw:
         found = hw.store.run(count_everywhere(_known(hw, names)))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwater.limiting import MAX_IN_FLIGHT, NO_LIMITS, Limits
+from headwater.kernel.inputs import MAX_IN_FLIGHT, NO_LIMITS, Limits
 
 InFlight = Annotated[
     int | None,

@@ -49,7 +49,7 @@ class MonitoringFlags(OptionGroup):
         if self.metrics is None:
             yield
             return
-        from headwater.lazy_names import extra_needed
+        from headwater.kernel.packaging import extra_needed
 
         with extra_needed("serve"):
             from headwater.serve.listening import parse_address

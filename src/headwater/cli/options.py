@@ -13,7 +13,7 @@ import typer
 
 from headwater.cli import completing
 from headwater.errors import InvalidInput, UnknownQueue, UnknownStream, UnknownTopic
-from headwater.inputs import MAX_EXACT, parse_size, parse_span
+from headwater.kernel.inputs import MAX_EXACT, parse_size, parse_span
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
@@ -158,7 +158,7 @@ def interruptible() -> AbstractContextManager[None]:
 
     Ctrl-C does so even in a program that a shell started in the background, with SIGINT ignored.
     """
-    from headwater.stopping import stop_on_signals
+    from headwater.kernel.stopping import stop_on_signals
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -170,7 +170,7 @@ def interruptible() -> AbstractContextManager[None]:
 def connected(url: str | None, *, runs_on: bool = False) -> Iterator[Headwater]:
     """Connect for the length of a command; one that ``runs_on`` waits for the store to start."""
     from headwater.client import connect
-    from headwater.outages import START_MS
+    from headwater.kernel.failures import START_MS
 
     # Else a person waits, who may have mistyped the URL.
     with connect(url, wait_ms=START_MS if runs_on else 0) as hw:

@@ -68,10 +68,10 @@ def stream(
     It shows rate, backlog and the age of the oldest staged row; without a terminal it prints a line
     when anything has changed. Either signal ends it with exit code 0, after the current batch.
     """
+    from headwater.kernel.stopping import stop_on_signals
     from headwater.outbox import Outbox, Streamer
     from headwater.sql.engines import open_engine
     from headwater.sql.safe_names import safe_name
-    from headwater.stopping import stop_on_signals
 
     with open_engine(db) as engine, connected(store, runs_on=True) as hw:
         outbox = Outbox(engine)

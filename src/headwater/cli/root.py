@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from headwater import profiles
 from headwater.cli import output
 from headwater.cli.help_text import USAGE_ERROR, PlainGroup, usage_text
 from headwater.errors import HeadwaterError, InvalidInput
-from headwater.profiles import CONFIG_VARIABLE, PROFILE_VARIABLE
+from headwater.kernel import profiles
+from headwater.kernel.profiles import CONFIG_VARIABLE, PROFILE_VARIABLE
 
 HELP_OPTIONS = ("-h", "--help")
 VERSION_OPTIONS = ("--version", "-v")

@@ -212,7 +212,7 @@ def _answering(
     supervisor: Supervisor, http: str, tokens: Path | None, counts: int | None
 ) -> Iterator[None]:
     """Answer those who watch, at one port for all processes."""
-    from headwater.lazy_names import extra_needed
+    from headwater.kernel.packaging import extra_needed
 
     with extra_needed("serve"):
         from headwater.app.monitoring import watched

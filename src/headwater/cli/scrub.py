@@ -94,7 +94,7 @@ def scrub(
     when something is wrong, 130 when it was interrupted before it found anything, and 1 when it
     could not be done.
     """
-    from headwater.stopping import StopSignal, stop_on_signals
+    from headwater.kernel.stopping import StopSignal, stop_on_signals
 
     stop, progress = StopSignal(), ProgressLine()
     paced: Any = {"rate_mb_s": rate, "progress": progress, "stop": stop.is_set}
@@ -153,7 +153,7 @@ def repair(
     object has not changed since it was checked, so the store may be in use. What cannot be repaired
     is shown with what else can be done. The exit code is 0 when nothing is left, else 3.
     """
-    from headwater.stopping import StopSignal, stop_on_signals
+    from headwater.kernel.stopping import StopSignal, stop_on_signals
 
     stop, progress = StopSignal(), ProgressLine()
     chosen: Any = kinds or ()

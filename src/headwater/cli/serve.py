@@ -77,14 +77,14 @@ def serve(
     Without tokens it listens on the loopback only. Limits are those of each process. After either
     signal, running requests are completed, and the exit code is 0.
     """
-    from headwater.lazy_names import extra_needed
+    from headwater.kernel.packaging import extra_needed
 
     with extra_needed("serve"):
         from headwater.serve.api.server import RespListening, StoreServer, tls_context
         from headwater.serve.console.service import HOME, Console
         from headwater.serve.listening import parse_address
     from headwater.app.log_lines import configure
-    from headwater.profiles import store_of
+    from headwater.kernel.profiles import store_of
     from headwater.serve.token_file import TokenFile
     from headwater.serve.tokens import Tokens
 

@@ -26,7 +26,7 @@ def top(
     import asyncio
 
     from headwater.cli.top_screen import TopScreen
-    from headwater.profiles import store_of
+    from headwater.kernel.profiles import store_of
 
     live = not once and sys.stdin.isatty() and output.console().is_terminal
     asyncio.run(TopScreen(store_of(store, None), history, db).run(live=live))

@@ -11,7 +11,7 @@ from headwater.ick.layout import ChannelHandle
 from headwater.ick.limits import Member, Scores, next_scan
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
-from headwater.inputs import Duration, deadline
+from headwater.kernel.inputs import Duration, deadline
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore

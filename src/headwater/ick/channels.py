@@ -40,8 +40,8 @@ from headwater.ick.types import (
     Place,
     Reserved,
 )
-from headwater.inputs import LEASE, Duration, check_ms, to_ms
-from headwater.sizes import check_max_bytes
+from headwater.kernel.headers import check_max_bytes
+from headwater.kernel.inputs import LEASE, Duration, check_ms, to_ms
 from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 

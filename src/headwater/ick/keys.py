@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headwater.errors import InvalidInput
 from headwater.ick.limits import MAX_KEY_BYTES
-from headwater.inputs import check_name
+from headwater.kernel.inputs import check_name
 
 CHANNELS = "hw:{channels}"
 

@@ -22,7 +22,7 @@ from headwater.ick.keys import CHANNELS, channel_key, shard_key
 from headwater.ick.limits import MOVE_MEMBERS, check_shards
 from headwater.ick.replies import MovedRow, SeenLayout
 from headwater.ick.types import Layout
-from headwater.inputs import LEASE, Duration, check_ms, check_name, refuse_own_name
+from headwater.kernel.inputs import LEASE, Duration, check_ms, check_name, refuse_own_name
 from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 

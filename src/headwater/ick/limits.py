@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from headwater import inputs
 from headwater.errors import InvalidInput
-from headwater.inputs import check_int
+from headwater.kernel import inputs
+from headwater.kernel.inputs import check_int
 from headwater.store.call import Argument
 
 _Word = TypeVar("_Word")

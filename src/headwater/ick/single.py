@@ -27,8 +27,8 @@ from headwater.ick.replies import (
     pairs_of,
 )
 from headwater.ick.types import Added, Listed, Place
-from headwater.inputs import refuse_own_name
-from headwater.sizes import check_max_bytes
+from headwater.kernel.headers import check_max_bytes
+from headwater.kernel.inputs import refuse_own_name
 from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 

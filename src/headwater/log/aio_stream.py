@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Generic, Literal, overload
 
 import pyarrow as pa
 
-from headwater.codecs import D
-from headwater.headers import GivenHeaders
-from headwater.inputs import Duration
+from headwater.kernel.codecs import D
+from headwater.kernel.headers import GivenHeaders
+from headwater.kernel.inputs import Duration
 from headwater.log import inspecting, node, reading, retention, writing
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.handles import Entry, GroupHandle, GroupOptions, Start, StreamHandle

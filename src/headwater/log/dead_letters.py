@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput, StaleSequence
-from headwater.failures import (
+from headwater.kernel.failures import (
     ALL_LETTERS,
     EXPIRED,
     Cause,
@@ -19,7 +19,8 @@ from headwater.failures import (
     read_failure,
     spelled,
 )
-from headwater.inputs import OwnName
+from headwater.kernel.headers import bytes_of, check_max_bytes, first_of
+from headwater.kernel.inputs import OwnName
 from headwater.log import node, reading, settling
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.keys import (
@@ -42,7 +43,6 @@ from headwater.log.replies import (
 from headwater.log.settling import Letters, Offsets, Span, letters_and_ranges, ranges_of
 from headwater.log.types import DeadLetter, Message, Redriven, TopicMessage
 from headwater.log.writing import append
-from headwater.sizes import bytes_of, check_max_bytes, first_of
 from headwater.store.call import Argument, Call, Operation, Pace
 from headwater.store.faults import Refusal
 

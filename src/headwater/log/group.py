@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
-from headwater.codecs import D
-from headwater.failures import Failure, LetterFilter
-from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.limiting import Limits
+from headwater.kernel.codecs import D
+from headwater.kernel.failures import Failure, LetterFilter
+from headwater.kernel.inputs import Duration, Limits, deadline, needed_deadline
 from headwater.log import dead_letters, grouping, settling
 from headwater.log.handles import GroupHandle, Start
 from headwater.log.keys import MAX_LETTERS, MAX_READ

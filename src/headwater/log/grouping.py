@@ -17,8 +17,8 @@ from headwater.errors import (
     UnknownGroup,
     UnreadableNode,
 )
-from headwater.inputs import DEADLINE, Duration
-from headwater.limiting import NO_LIMITS, Limits, check_for_topic
+from headwater.kernel.headers import bytes_of, check_max_bytes
+from headwater.kernel.inputs import DEADLINE, NO_LIMITS, Duration, Limits, check_for_topic
 from headwater.log import dead_letters, reading, settling
 from headwater.log.handles import GroupHandle, GroupOptions, Start, check_start
 from headwater.log.keys import (
@@ -34,7 +34,6 @@ from headwater.log.reading import extent, fetch, fetch_part, offset_at
 from headwater.log.replies import ClaimedRange, GroupReadReply, RemoveReply, SeekReply, record
 from headwater.log.settling import ranges_of
 from headwater.log.types import GroupInfo, Message, WithInfo
-from headwater.sizes import bytes_of, check_max_bytes
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 from headwater.store.faults import Refusal
 

@@ -10,10 +10,10 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, TypeVar, ca
 
 import pyarrow as pa
 
-from headwater.codecs import Coder
 from headwater.errors import HeadwaterError, InvalidInput, LostFuture, UnknownGroup
-from headwater.headers import Carried, GivenHeaders, encode_headers
-from headwater.inputs import refuse_own_name
+from headwater.kernel.codecs import Coder
+from headwater.kernel.headers import Carried, GivenHeaders, encode_headers
+from headwater.kernel.inputs import refuse_own_name
 from headwater.log import node
 from headwater.log.keys import (
     MAX_OFFSET,

@@ -13,8 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_int
-from headwater.log import arrow_compute as pc
+from headwater.kernel import arrow_compute as pc
+from headwater.kernel.headers import bytes_of, check_max_bytes, first_of
+from headwater.kernel.inputs import check_int
 from headwater.log import reading
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.keys import MAX_MS, MAX_OFFSET, MAX_READ, check_count, check_offset, stream_key
@@ -22,7 +23,6 @@ from headwater.log.node import message_of
 from headwater.log.reading import extent, info, scan_part
 from headwater.log.replies import rows
 from headwater.log.types import Message, Searched, StreamInfo
-from headwater.sizes import bytes_of, check_max_bytes, first_of
 from headwater.store.call import Call, Clock, Operation, YieldTurn
 from headwater.store.faults import Refusal
 

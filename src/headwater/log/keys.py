@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from headwater import inputs
-from headwater.inputs import check_block, check_ms, check_name, to_ms
+from headwater.kernel import inputs
+from headwater.kernel.inputs import check_block, check_ms, check_name, to_ms
 from headwater.store.call import Call, Operation
 
 # ── Limits ────────────────────────────────────────────────────────────────────────────────────────

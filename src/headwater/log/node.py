@@ -9,7 +9,7 @@ compressed when that pays:
 Numbers are little endian. ``columns`` tells the schema, which is not repeated in every node: tag
 (string) and value (binary) always; bit 0: time (int64, ms); bit 1: offset (int64), which is there
 when offsets are missing in between; bit 2: the message is one zstd frame, which is small; bit 3: it
-is one lz4 block, which is fast; bit 4: headers (binary, see headwater.headers; empty for a message
+is one lz4 block, which is fast; bit 4: headers (binary, see kernel/headers.py; empty for a message
 without any), behind the others. A node in which some message has headers is of version 2, every
 other one of version 1, so that those who know no headers can read it. A node of an unknown version
 is refused, never guessed at, and so is one whose bytes have changed: Arrow trusts what it is given
@@ -29,8 +29,8 @@ from zlib import crc32
 import pyarrow as pa
 
 from headwater.errors import InvalidInput, UnreadableNode
-from headwater.headers import MAX_HEADERS_BYTES, MAX_RESERVED_BYTES, Headers, encode_fields
-from headwater.log import arrow_compute as pc
+from headwater.kernel import arrow_compute as pc
+from headwater.kernel.headers import MAX_HEADERS_BYTES, MAX_RESERVED_BYTES, Headers, encode_fields
 from headwater.log.keys import (
     MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,

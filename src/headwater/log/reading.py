@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import pyarrow as pa
 
 from headwater.errors import HeadwaterError, MissingMessages
-from headwater.inputs import Duration
+from headwater.kernel.inputs import Duration
 from headwater.log import handles, node
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from headwater.errors import InvalidInput, StaleSequence, UnknownStream
-from headwater.inputs import refuse_own_name
+from headwater.kernel.inputs import refuse_own_name
 from headwater.log import grouping
 from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle, batch_of_entries
 from headwater.log.keys import MAX_OFFSET, check_name

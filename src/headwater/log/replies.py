@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from headwater.limiting import Limits
+from headwater.kernel.inputs import Limits
 from headwater.log.types import GroupInfo, Retention, StreamInfo
 
 Reply: TypeAlias = Sequence[Any]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from headwater.errors import InvalidInput, UnknownGroup, fault_of_one
-from headwater.inputs import Duration, whole_ms
-from headwater.log import arrow_compute as pc
+from headwater.kernel import arrow_compute as pc
+from headwater.kernel.inputs import Duration, whole_ms
 from headwater.log import dead_letters, node, reading, writing
 from headwater.log.handles import GroupHandle, Start, StreamHandle, check_start
 from headwater.log.keys import (

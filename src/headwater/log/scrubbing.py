@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from headwater.errors import UnreadableNode
-from headwater.headers import check_stored
+from headwater.kernel.headers import check_stored
 from headwater.log import group_scrubbing
 from headwater.log.group_scrubbing import (
     COUNTERS,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from headwater.errors import InvalidInput, StoreError
-from headwater.inputs import DEADLINE, Duration, one_by_one
+from headwater.kernel.inputs import DEADLINE, Duration, one_by_one
 from headwater.log import reading
 from headwater.log.handles import GroupHandle
 from headwater.log.keys import MAX_PARTITIONS, check_count, check_ms, check_offset

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 import pyarrow as pa
 
-from headwater.codecs import D
-from headwater.failures import Failure, LetterFilter
-from headwater.headers import GivenHeaders
-from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.limiting import Limits
+from headwater.kernel.codecs import D
+from headwater.kernel.failures import Failure, LetterFilter
+from headwater.kernel.headers import GivenHeaders
+from headwater.kernel.inputs import Duration, Limits, deadline, needed_deadline
 from headwater.log import grouping, node, topics
 from headwater.log.handles import Entry, batch_of_entries
 from headwater.log.keys import MAX_LETTERS, MAX_READ, check_count

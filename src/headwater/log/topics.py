@@ -16,12 +16,12 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from headwater.codecs import Coder
 from headwater.errors import HeadwaterError, InvalidInput, PartitionMismatch, StoreError
-from headwater.failures import Failure, LetterFilter
-from headwater.headers import GivenHeaders
-from headwater.inputs import DEADLINE, Duration, refuse_own_name
-from headwater.log import arrow_compute as pc
+from headwater.kernel import arrow_compute as pc
+from headwater.kernel.codecs import Coder
+from headwater.kernel.failures import Failure, LetterFilter
+from headwater.kernel.headers import GivenHeaders, bytes_of, check_max_bytes, first_of
+from headwater.kernel.inputs import DEADLINE, Duration, refuse_own_name
 from headwater.log import dead_letters, grouping, node, reading, retention, settling, writing
 from headwater.log.dead_letters import list_dead
 from headwater.log.grouping import Terms
@@ -67,7 +67,6 @@ from headwater.log.types import (
     TopicMessage,
     TopicWithInfo,
 )
-from headwater.sizes import bytes_of, check_max_bytes, first_of
 from headwater.store.call import Call, Clock, Operation, Pace, Wait
 from headwater.store.many import together
 

@@ -7,11 +7,11 @@ from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from headwater.codecs import D, or_raise, shown
 from headwater.errors import Undecodable
-from headwater.failures import Cause
-from headwater.headers import NO_HEADERS, Headers
-from headwater.limiting import NO_LIMITS, Limits
+from headwater.kernel.codecs import D, or_raise, shown
+from headwater.kernel.failures import Cause
+from headwater.kernel.headers import NO_HEADERS, Headers
+from headwater.kernel.inputs import NO_LIMITS, Limits
 
 Found = TypeVar("Found")
 

@@ -16,9 +16,9 @@ from zlib import crc32
 import pyarrow as pa
 
 from headwater.errors import InvalidInput, LogError, StagingGone, StoreError
-from headwater.headers import Carried, GivenHeaders, encode_headers
-from headwater.inputs import Duration, refuse_own_name
-from headwater.log import arrow_compute as pc
+from headwater.kernel import arrow_compute as pc
+from headwater.kernel.headers import Carried, GivenHeaders, encode_headers
+from headwater.kernel.inputs import Duration, refuse_own_name
 from headwater.log import handles, node, reading
 from headwater.log.handles import StreamHandle, batch_of_entries
 from headwater.log.keys import (

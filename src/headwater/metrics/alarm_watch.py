@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from headwater.errors import HeadwaterError
-from headwater.failures import Cause
+from headwater.kernel.failures import Cause
 from headwater.log import dead_letters
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.metrics.alarms import About, Alarm, AlarmFacts, LetterErrors, alarms_of

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from functools import cache
 from typing import Any, Final, get_args
 
-from headwater.instrument import Event, Outcome
+from headwater.kernel.instrument import Event, Outcome
 from headwater.metrics.exposition import Page, histogram_lines, label_text
 from headwater.store.faults import name_of
 from headwater.store.library import library

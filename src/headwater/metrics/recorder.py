@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final, NamedTuple
 
 from headwater.errors import HeadwaterError
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
 from headwater.metrics.history import (
     HOLD_MS,
     OUTBOX,

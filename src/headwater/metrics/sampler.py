@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
+from headwater.kernel.packaging import __version__
 from headwater.metrics import objects
 from headwater.metrics.exposition import Page, label_text
 from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.sweeps import ASKED_S, StoreSample, StoreWatch
-from headwater.release import __version__
 
 Extra = Callable[[Page], Awaitable[None]]
 

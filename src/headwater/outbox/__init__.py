@@ -11,7 +11,7 @@ Needs ``pip install 'headwater[sql]'``; SQLAlchemy is imported with the first us
 
 from typing import TYPE_CHECKING
 
-from headwater.lazy_names import names_of as _names_of
+from headwater.kernel.packaging import names_of as _names_of
 
 if TYPE_CHECKING:
     from headwater.outbox.aio_consumer_loop import AsyncConsumer

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from headwater.aio import AsyncHeadwater
-from headwater.handlers import check_async
-from headwater.inputs import Duration
+from headwater.kernel.handlers import check_async
+from headwater.kernel.inputs import Duration
+from headwater.kernel.stopping import AsyncStopSignal
 from headwater.log.handles import Start
 from headwater.log.topics import TopicStart
 from headwater.outbox import requests
@@ -28,7 +29,6 @@ from headwater.outbox.plan import (
     engine_of,
 )
 from headwater.sql.driver_errors import naming_missing_rights
-from headwater.stopping import AsyncStopSignal
 from headwater.store.presence import reporting_async
 
 if TYPE_CHECKING:

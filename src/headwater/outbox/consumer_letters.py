@@ -14,13 +14,12 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from headwater.errors import FormatNotInUse, ReusedSequence, StaleSequence
-from headwater.failures import Cause, spelled
-from headwater.headers import NO_HEADERS, Headers, encode_fields, with_header
+from headwater.kernel.failures import Cause, spelled
+from headwater.kernel.headers import NO_HEADERS, Headers, encode_fields, first_of, with_header
 from headwater.log.handles import StreamHandle, batch_of_entries
 from headwater.log.reading import newest_sequence, read_from
 from headwater.log.types import HeadedMessage, Message
 from headwater.log.writing import append
-from headwater.sizes import first_of
 from headwater.store.call import Operation
 
 ORIGIN: Final = "hw.dead-offset"

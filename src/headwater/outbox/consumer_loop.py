@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from sqlalchemy import Connection, Engine
 
 from headwater.client import Headwater
-from headwater.handlers import check_done
-from headwater.inputs import Duration
+from headwater.kernel.handlers import check_done
+from headwater.kernel.inputs import Duration
+from headwater.kernel.stopping import StopSignal
 from headwater.log.handles import Start
 from headwater.log.topics import TopicStart
 from headwater.outbox import requests
@@ -34,7 +35,6 @@ from headwater.outbox.plan import (
 )
 from headwater.outbox.topic_consuming import TopicTurn
 from headwater.sql.driver_errors import naming_missing_rights
-from headwater.stopping import StopSignal
 from headwater.store.presence import reporting
 
 if TYPE_CHECKING:

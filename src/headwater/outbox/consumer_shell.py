@@ -8,7 +8,8 @@ from operator import add
 from typing import Generic, TypeVar
 
 from headwater.errors import InvalidInput
-from headwater.handlers import check_takes
+from headwater.kernel.handlers import check_takes
+from headwater.kernel.headers import check_max_bytes
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import check_offset
@@ -31,7 +32,6 @@ from headwater.outbox.plan import (
 from headwater.outbox.redriving import redrive
 from headwater.outbox.requests import Work
 from headwater.outbox.topic_consuming import TopicTurn
-from headwater.sizes import check_max_bytes
 from headwater.store.presence import ReportedPart
 
 H = TypeVar("H")

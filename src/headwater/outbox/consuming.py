@@ -24,11 +24,11 @@ from headwater.errors import (
     PositionLost,
     Undecodable,
 )
-from headwater.instrument import Outcome, observe
+from headwater.kernel.failures import delay_s
+from headwater.kernel.instrument import Outcome, observe
 from headwater.log.handles import Start
 from headwater.log.reading import read_from
 from headwater.log.types import Passage
-from headwater.outages import delay_s
 from headwater.outbox.burying import Burial
 from headwater.outbox.consumer_batch import ConsumerBatch, cut_batch
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerLetters, GivenUp

@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from headwater import outages
 from headwater.errors import StoreError
-from headwater.outages import store_may_recover
+from headwater.kernel import failures
+from headwater.kernel.failures import store_may_recover
 from headwater.sql.driver_errors import database_may_recover, was_rolled_back_for_others
 from headwater.sql.safe_names import Database, without_secrets
 
@@ -27,7 +27,7 @@ def is_passing(error: BaseException) -> bool:
     return database_may_recover(error)
 
 
-class DatabaseOutage(outages.Outage):
+class DatabaseOutage(failures.Outage):
     """An outage of a database or a store; what is logged of it shows no secret of the database.
 
     A single transaction that was rolled back for the sake of another one is not logged.

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.errors import InvalidInput, NotCreated
-from headwater.headers import Carried, GivenHeaders, encode_headers
+from headwater.kernel.headers import Carried, GivenHeaders, encode_headers
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.keys import MAX_TAG_BYTES, MAX_VALUE_BYTES, check_name
 from headwater.log.stream import Stream

@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, get_ar
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headwater.codecs import Coder
 from headwater.errors import InvalidInput
-from headwater.inputs import Duration, refuse_own_name, whole_ms
+from headwater.kernel.codecs import Coder
+from headwater.kernel.inputs import Duration, refuse_own_name, whole_ms
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import Start, check_start

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from headwater.client import Headwater
-from headwater.client_handles import member_name
 from headwater.errors import (
     DatabaseUnreachable,
     InvalidInput,
@@ -28,8 +27,9 @@ from headwater.errors import (
     StoreError,
     StoreUnreachable,
 )
-from headwater.headers import OUTBOX_ID, with_header
-from headwater.instrument import Outcome, observe
+from headwater.kernel.headers import OUTBOX_ID, with_header
+from headwater.kernel.instrument import Outcome, observe
+from headwater.kernel.stopping import StopSignal
 from headwater.log import node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import check_count
@@ -40,8 +40,8 @@ from headwater.outbox.database import ConnectionSource, OutboxDatabase
 from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.outbox import Outbox
 from headwater.outbox.traced_rows import traced_rows
-from headwater.stopping import StopSignal
 from headwater.store.presence import ReportedPart, reporting
+from headwater.whole_store.client_handles import member_name
 
 log = logging.getLogger("headwater.outbox")
 

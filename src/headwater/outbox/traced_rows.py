@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from headwater.headers import Headers
-from headwater.instrument import current
+from headwater.kernel.headers import Headers
+from headwater.kernel.instrument import current
 
 # As many links a span has, by the default of the SDK of OpenTelemetry.
 _LINKED: Final = 128

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
 from headwater.errors import InvalidInput
-from headwater.inputs import DEADLINE, Duration, check_ms, one_by_one
+from headwater.kernel.inputs import DEADLINE, Duration, check_ms, one_by_one
 from headwater.queue.handles import QueueHandle
 from headwater.queue.replies import Reply, SettleReply
 from headwater.queue.types import Delivery, QueueItem

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, Unpack
 
-from headwater.codecs import D
-from headwater.failures import Failure, LetterFilter
-from headwater.headers import GivenHeaders
-from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.limiting import Limits
+from headwater.kernel.codecs import D
+from headwater.kernel.failures import Failure, LetterFilter
+from headwater.kernel.headers import GivenHeaders
+from headwater.kernel.inputs import Duration, Limits, deadline, needed_deadline
 from headwater.queue import (
     acks,
     dead_letters,

@@ -6,7 +6,8 @@ from collections.abc import Container, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
-from headwater.failures import ALL_LETTERS, LetterFilter
+from headwater.kernel.failures import ALL_LETTERS, LetterFilter
+from headwater.kernel.headers import bytes_of, check_max_bytes, first_of
 from headwater.queue.acks import BUNDLES_PER_CALL, by_bundle
 from headwater.queue.failing import with_causes
 from headwater.queue.handles import QueueHandle
@@ -15,7 +16,6 @@ from headwater.queue.limits import MAX_LETTERS, check_count
 from headwater.queue.replies import LettersReply, Reply
 from headwater.queue.types import QueueItem
 from headwater.queue.upkeep import keep
-from headwater.sizes import bytes_of, check_max_bytes, first_of
 from headwater.store.call import Argument, Call, Operation, Pace
 
 # A letter as dead() returned it, its place, or its id, which is looked up among all of them.

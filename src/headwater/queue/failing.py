@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headwater.failures import USED_UP, Failure, read_failure, spelled
-from headwater.inputs import check_ms
+from headwater.kernel.failures import USED_UP, Failure, read_failure, spelled
+from headwater.kernel.inputs import check_ms
 from headwater.queue.acks import Deliveries, messages_settled, receipts_of
 from headwater.queue.handles import QueueHandle
 from headwater.queue.replies import SettleReply

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from headwater.codecs import Coder
+from headwater.kernel.codecs import Coder
 from headwater.queue.keys import QUEUES, queue_key
 from headwater.queue.types import DecodedDelivery, Delivery
 from headwater.store.call import Call, Operation, Token

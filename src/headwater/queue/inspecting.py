@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any, NamedTuple, get_args
 
 from headwater.errors import InvalidInput
-from headwater.headers import NO_HEADERS, Headers
-from headwater.inputs import check_int
+from headwater.kernel.headers import NO_HEADERS, Headers
+from headwater.kernel.inputs import check_int
 from headwater.queue.bundles import StoredMessage, count_messages, open_bundle
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import MAX_POP

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.inputs import check_name
+from headwater.kernel.inputs import check_name
 
 QUEUES = "hw:{queues}"
 

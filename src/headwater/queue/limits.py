@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headwater.errors import InvalidInput
-from headwater.inputs import MAX_EXACT, check_int, check_name
+from headwater.kernel.inputs import MAX_EXACT, check_int, check_name
 
 MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
 # A push is one call, all or none; this many take about 5 ms, in which the server does nothing else.

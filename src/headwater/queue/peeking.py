@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headwater.errors import InvalidInput
-from headwater.inputs import MAX_EXACT
+from headwater.kernel.headers import bytes_of, check_max_bytes, first_of
+from headwater.kernel.inputs import MAX_EXACT
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import PAGE_MESSAGES, WITHOUT_TIME, Spot, page, spots_of
 from headwater.queue.limits import check_count
 from headwater.queue.types import QueueItem, State
-from headwater.sizes import bytes_of, check_max_bytes, first_of
 from headwater.store.call import Operation
 
 _ID_DIGITS = 16

@@ -12,8 +12,8 @@ import math
 from itertools import repeat
 
 from headwater.errors import StoreError
-from headwater.headers import Headers
-from headwater.inputs import DEADLINE, MAX_EXACT, Duration, check_block, check_int, check_ms
+from headwater.kernel.headers import Headers
+from headwater.kernel.inputs import DEADLINE, MAX_EXACT, Duration, check_block, check_int, check_ms
 from headwater.queue.bundles import count_messages, open_taken
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import box_key

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 from zlib import crc32
 
 from headwater.errors import InvalidInput, StoreError
-from headwater.headers import Carried, GivenHeaders, encode_headers
-from headwater.inputs import Duration, check_ms, refuse_own_name
+from headwater.kernel.headers import Carried, GivenHeaders, encode_headers
+from headwater.kernel.inputs import Duration, check_ms, refuse_own_name
 from headwater.queue.bundles import with_checksums, with_headers
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from headwater.limiting import Limits
+from headwater.kernel.inputs import Limits
 from headwater.queue.types import QueueSettings
 
 Reply: TypeAlias = Sequence[Any]

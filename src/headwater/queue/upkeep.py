@@ -6,8 +6,14 @@ import contextlib
 from typing import Literal, get_args
 
 from headwater.errors import InvalidInput, StoreError, fault_of_one
-from headwater.inputs import Duration, check_int, check_ms, refuse_own_name
-from headwater.limiting import Limits, check_for_queue
+from headwater.kernel.inputs import (
+    Duration,
+    Limits,
+    check_for_queue,
+    check_int,
+    check_ms,
+    refuse_own_name,
+)
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import QUEUES
 from headwater.queue.limits import MAX_ATTEMPTS

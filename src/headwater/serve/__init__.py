@@ -9,7 +9,7 @@
 
 from typing import TYPE_CHECKING
 
-from headwater.lazy_names import names_of as _names_of
+from headwater.kernel.packaging import names_of as _names_of
 
 if TYPE_CHECKING:
     from headwater.serve.asgi import AsgiApp, asgi_app

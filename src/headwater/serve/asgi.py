@@ -17,13 +17,13 @@ from urllib.parse import quote, unquote
 
 from headwater.aio_client import connect
 from headwater.errors import HeadwaterError, InvalidInput
-from headwater.inputs import check_int
-from headwater.instrument import also_installed
-from headwater.lazy_names import extra_needed
+from headwater.kernel.failures import START_MS
+from headwater.kernel.inputs import check_int
+from headwater.kernel.instrument import also_installed
+from headwater.kernel.packaging import extra_needed
+from headwater.kernel.profiles import store_of
 from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.recorder import MOST_SERIES
-from headwater.outages import START_MS
-from headwater.profiles import store_of
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.asgi_replies import AsgiReplies, Receive, Send, wait_until_gone
 from headwater.serve.http.authorization import cookie_credentials

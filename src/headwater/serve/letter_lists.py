@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from headwater.errors import InvalidInput
-from headwater.failures import LetterFilter
+from headwater.kernel.failures import LetterFilter
+from headwater.kernel.headers import LIST_BYTES
 from headwater.log.dead_letters import list_dead
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.keys import MAX_OFFSET
@@ -19,7 +20,6 @@ from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
 from headwater.queue.peeking import peek_page
 from headwater.queue.types import QueueItem, State
-from headwater.sizes import LIST_BYTES
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
 from headwater.serve.tokens import Tokens
 
 # How long a port may still be in use by processes whose parent was killed.

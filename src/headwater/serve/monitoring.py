@@ -21,10 +21,10 @@ from typing import Any, Final, TypeAlias
 
 from headwater.aio_client import connect
 from headwater.errors import HeadwaterError
-from headwater.instrument import also_installed
+from headwater.kernel.instrument import also_installed
+from headwater.kernel.packaging import __version__
 from headwater.metrics.exposition import CONTENT_TYPE, Page, label_text
 from headwater.metrics.operations import OperationMetrics
-from headwater.release import __version__
 from headwater.serve.http.authorization import authorize
 from headwater.serve.http.cors import LOOKED_AT, check_local
 from headwater.serve.http.limits import HttpLimits

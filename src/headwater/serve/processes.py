@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
+from headwater.kernel.stopping import STOP_SIGNALS, stop_on_signals
 from headwater.serve.allocation import keep_freed_memory
 from headwater.serve.listening import bound_address
-from headwater.stopping import STOP_SIGNALS, stop_on_signals
 
 log = logging.getLogger("headwater.serve")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headwater.inputs import check_int
-from headwater.sizes import LIST_BYTES
+from headwater.kernel.headers import LIST_BYTES
+from headwater.kernel.inputs import check_int
 from headwater.timeline.records import MAX_SIZE, Cursor, Record
 
 if TYPE_CHECKING:

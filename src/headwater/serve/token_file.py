@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_name
+from headwater.kernel.inputs import check_name
 from headwater.serve.tokens import Grant, Scope, Tokens, digest_of
 
 log = logging.getLogger("headwater.serve")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from headwater.errors import InvalidInput
-from headwater.inputs import OWN_PREFIX
+from headwater.kernel.inputs import OWN_PREFIX
 
 EVERYTHING: Final = "*"
 

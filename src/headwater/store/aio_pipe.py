@@ -19,8 +19,8 @@ import redis.asyncio.connection
 from hiredis import pack_command
 from redis.asyncio.connection import Connection, SSLConnection
 
-from headwater import instrument
-from headwater.instrument import Observation
+from headwater.kernel import instrument
+from headwater.kernel.instrument import Observation
 from headwater.store.call import Call
 from headwater.store.faults import name_of, size_of
 from headwater.store.library import encode_for_server

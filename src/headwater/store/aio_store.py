@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import redis
 
-from headwater import instrument
 from headwater.errors import HeadwaterError, StoreError
-from headwater.instrument import Instrument
+from headwater.kernel import instrument
+from headwater.kernel.instrument import Instrument
 from headwater.store import faults
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
 from headwater.store.aio_interception import AsyncInterceptedConnections

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
 
 # ── Call ──────────────────────────────────────────────────────────────────────────────────────────
 

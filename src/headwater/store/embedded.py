@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from headwater import instrument
 from headwater.errors import EmbeddedServerFailed
+from headwater.kernel import instrument
 from headwater.store import supervisor
 from headwater.store.directory import (
     absolute,

@@ -21,7 +21,6 @@ from weakref import WeakKeyDictionary
 
 import redis.exceptions as redis_errors
 
-from headwater import instrument
 from headwater.errors import (
     AccessDenied,
     BrokenObject,
@@ -38,7 +37,8 @@ from headwater.errors import (
     TooManyClients,
     UnreadableNode,
 )
-from headwater.instrument import Instrument, Observation
+from headwater.kernel import instrument
+from headwater.kernel.instrument import Instrument, Observation
 from headwater.store.call import Call, Look, Many, Wait, object_of
 from headwater.store.library import FORMAT
 

@@ -37,7 +37,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 
-from headwater.release import __version__
+from headwater.kernel.packaging import __version__
 from headwater.store.call import Call, Key, Operation, Wait
 
 # ── Library ───────────────────────────────────────────────────────────────────────────────────────

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from headwater.errors import HeadwaterError
-from headwater.release import __version__
+from headwater.kernel.packaging import __version__
 from headwater.store.call import Argument, Call, Operation
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import redis
 
 from headwater.errors import AccessDenied, FormatTooNew
-from headwater.outages import Outage
+from headwater.kernel.failures import Outage
 from headwater.store import faults
 from headwater.store.call import Call, Key, Look, Many, Request, ScanKeys, Wait
 from headwater.store.embedded import EmbeddedServer

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import redis
 
-from headwater import instrument
 from headwater.errors import HeadwaterError, StoreError
-from headwater.instrument import Instrument
+from headwater.kernel import instrument
+from headwater.kernel.instrument import Instrument
 from headwater.store import faults
 from headwater.store.call import (
     Call,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headwater.errors import InvalidInput
-from headwater.inputs import Duration, check_ms
+from headwater.kernel.inputs import Duration, check_ms
 from headwater.store.library import format_of_ours, library, name_in_server
 
 AHEAD: Final = "headwater:testing:ahead-ms"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from headwater.errors import InvalidInput, PoisonedBatch
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
 from headwater.testing.app_parts import (
     Drainable,
     NamedPart,

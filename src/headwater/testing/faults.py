@@ -17,7 +17,7 @@ from typing import Any, Final
 import redis
 
 from headwater.errors import InvalidInput, OutcomeUnknown, StoreUnreachable
-from headwater.inputs import Duration, check_int, check_ms
+from headwater.kernel.inputs import Duration, check_int, check_ms
 from headwater.store.faults import name_of
 from headwater.store.interception import Interference
 from headwater.store.library import VERSION, library

@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING
 
 from headwater.errors import HandlerTimeout, StoreError
-from headwater.handlers import check_async, not_awaitable
-from headwater.instrument import observe
-from headwater.outages import Outage, store_may_recover
-from headwater.stopping import AsyncStopSignal
+from headwater.kernel.failures import Outage, store_may_recover
+from headwater.kernel.handlers import check_async, not_awaitable
+from headwater.kernel.instrument import observe
+from headwater.kernel.stopping import AsyncStopSignal
 from headwater.store.presence import ReportedPart, reporting_async
 from headwater.timed.clocks import NowMs
 from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from headwater.failures import spelled
+from headwater.kernel.failures import spelled
 from headwater.log import reading
 from headwater.store.call import Operation
 from headwater.store.many import sound

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from headwater.errors import InvalidInput, LostFuture, OutcomeUnknown, ReusedSequence, StaleSequence
-from headwater.inputs import MAX_NAME_BYTES, OwnName, check_name
+from headwater.kernel.inputs import MAX_NAME_BYTES, OwnName, check_name
 from headwater.log import reading, retention, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import list_streams

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypedDict, TypeVar, Unpack, get_args
 
 from headwater.errors import InvalidInput
-from headwater.handlers import check_takes
-from headwater.inputs import Span, check_int, check_span
+from headwater.kernel.handlers import check_takes
+from headwater.kernel.inputs import Span, check_int, check_span
 from headwater.timed.job_streams import check_job_name
 from headwater.timed.states import JobSpec, Missed, Overlap
 from headwater.timed.timetables import LEAST_INTERVAL_MS

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from headwater.errors import UnknownTimedJob
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
 from headwater.log import reading
 from headwater.store.call import Operation
 from headwater.store.many import sound

@@ -20,10 +20,10 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from headwater.errors import HandlerTimeout, StoreError
-from headwater.handlers import check_done, check_sync
-from headwater.instrument import observe
-from headwater.outages import Outage, store_may_recover
-from headwater.stopping import StopSignal
+from headwater.kernel.failures import Outage, store_may_recover
+from headwater.kernel.handlers import check_done, check_sync
+from headwater.kernel.instrument import observe
+from headwater.kernel.stopping import StopSignal
 from headwater.store.presence import ReportedPart, reporting
 from headwater.timed.clocks import NowMs
 from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine

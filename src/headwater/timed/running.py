@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from headwater.client_handles import member_name
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
 from headwater.timed.engine import FinishedRun
+from headwater.whole_store.client_handles import member_name
 
 MOST_AT_ONCE = 1000
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.client_handles import member_name
 from headwater.timed import operating
 from headwater.timed.operating import TimedJobInfo
 from headwater.timed.states import JobEvent
+from headwater.whole_store.client_handles import member_name
 
 if TYPE_CHECKING:
     from headwater.client import Headwater

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from headwater.errors import InvalidInput
-from headwater.inputs import Duration, check_ms
+from headwater.kernel.inputs import Duration, check_ms
 from headwater.timed.cron_fields import CronFields, parse_cron
 
 # The shortest interval: work that is due more often is not a timed job, but a loop.

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from headwater.outages import delay_s
+from headwater.kernel.failures import delay_s
 from headwater.timed.states import (
     ActiveRun,
     EndedRun,

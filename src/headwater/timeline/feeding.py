@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from headwater.errors import InvalidInput
-from headwater.text_or_base64 import Encoding, from_text
+from headwater.kernel.inputs import Encoding, from_text
 from headwater.timeline.farm.farm import Farm
 from headwater.timeline.records import Key, Member, Tuple, Written
 from headwater.timeline.scores import check_score, read_number

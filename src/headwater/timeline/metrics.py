@@ -1,6 +1,6 @@
 """Roshi's metrics of a farm: their names, and how they follow from what a farm reports.
 
-Farms report to the installed instrument (see ``headwater.instrument``), each under its own name
+Farms report to the installed instrument (see ``kernel/instrument.py``), each under its own name
 without passwords:
 
     farm.insert  farm.delete           operations; ``messages`` are the tuples given
@@ -22,7 +22,7 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Any, Final
 
-from headwater.instrument import Event
+from headwater.kernel.instrument import Event
 
 # Each counts up; those marked n by as many as there are.
 COUNTERS: Final = (
@@ -134,7 +134,7 @@ class RoshiMetrics(ABC):
 class Tally(RoshiMetrics):
     """Keeps the metrics of all farms in memory: ``counts``, and ``times`` as (how many, seconds).
 
-    with headwater.instrument.installed(tally := Tally()):
+    with headwater.kernel.instrument.installed(tally := Tally()):
         ...
     """
 

@@ -15,7 +15,7 @@ from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput, StoreError
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
 from headwater.timeline.scores import check_score
 
 Key: TypeAlias = "str | bytes"

@@ -7,7 +7,7 @@ record, made here of the library's own types:
 
 Each view has a schema; ``schemas`` returns all of them as OpenAPI components. The name of a field
 ends with its unit (``_ms``, ``_per_s``, ``_bytes``; a field ``bytes`` counts bytes). Bytes are
-text, or base64 with a mark beside it: see ``headwater/text_or_base64.py``.
+text, or base64 with a mark beside it: see ``headwater/kernel/inputs.py``.
 
 A module of views is imported when it is first used: the command line must not wait for SQL and
 Arrow before it prints its help.

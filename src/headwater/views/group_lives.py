@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.failures import LastFailure
+from headwater.kernel.failures import LastFailure
 from headwater.log.inspecting import GroupRuler
 
 

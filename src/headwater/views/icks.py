@@ -18,7 +18,7 @@ from headwater.ick.types import (
     Reserved,
     ShardStats,
 )
-from headwater.text_or_base64 import from_text
+from headwater.kernel.inputs import from_text
 from headwater.views.record import Mark, View, copied, encoding_of, mirror, text_field
 
 IckAddedView = mirror("IckAddedView", Added, first={"key": str})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.limiting import Limits
+from headwater.kernel.inputs import Limits
 from headwater.views.record import View
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from headwater.inputs import MAX_NAME_BYTES
+from headwater.kernel.inputs import MAX_NAME_BYTES
 from headwater.log.inspecting import lag_at
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven, letters_stream
 from headwater.outbox.status import Checkpoint, Status

@@ -13,7 +13,7 @@ from typing import Any, Final, Self, cast, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headwater.text_or_base64 import Encoding, to_text, to_texts
+from headwater.kernel.inputs import Encoding, to_text, to_texts
 
 # The mark of a field that may be base64; it is left out where the field is text.
 Mark = Encoding | UnsetType

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headwater.scrubbing import RepairReport
 from headwater.store.scrubbing import Defect, ScrubReport
 from headwater.views.record import View, copied
+from headwater.whole_store.scrubbing import RepairReport
 
 
 class DefectView(View, frozen=True, kw_only=True):

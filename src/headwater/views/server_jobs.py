@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headwater.letters_everywhere import LetterCount, LettersMoved
 from headwater.store.presence import ServerJob
 from headwater.views.record import View, mirror
+from headwater.whole_store.letters import LetterCount, LettersMoved
 
 # So many places of a job are named; the others are counted.
 _NAMED = 3

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from headwater.errors import HeadwaterError
-from headwater.failures import LastFailure, read_failure
-from headwater.headers import OUTBOX_ID
+from headwater.kernel.failures import LastFailure, read_failure
+from headwater.kernel.headers import OUTBOX_ID
 from headwater.log import reading
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.inspecting import GroupRuler, StreamProfile, group_ruler, stream_profile

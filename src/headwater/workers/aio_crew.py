@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, Protocol
 
 from headwater.errors import HandlerTimeout, HeadwaterError, InvalidInput, StoreError
-from headwater.failures import Failure
-from headwater.handlers import check_async, check_takes, not_awaitable
-from headwater.instrument import observe_handler
-from headwater.outages import Outage, store_may_recover
-from headwater.stopping import AsyncStopSignal
+from headwater.kernel.failures import Failure, Outage, store_may_recover
+from headwater.kernel.handlers import check_async, check_takes, not_awaitable
+from headwater.kernel.instrument import observe_handler
+from headwater.kernel.stopping import AsyncStopSignal
 from headwater.store.aio_store import AsyncStore
 from headwater.store.presence import ReportedPart, reporting_async
 from headwater.workers.attempts import Attempt, AttemptUnderWay

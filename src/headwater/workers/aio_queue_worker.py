@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from headwater.codecs import Value
-from headwater.inputs import Duration
-from headwater.limiting import Limits
+from headwater.kernel.codecs import Value
+from headwater.kernel.inputs import Duration, Limits
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.types import Delivery
 from headwater.store.aio_store import AsyncStore

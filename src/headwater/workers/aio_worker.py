@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, Unpack, overload
 
-from headwater.codecs import Value
-from headwater.inputs import Duration
-from headwater.limiting import Limits
+from headwater.kernel.codecs import Value
+from headwater.kernel.inputs import Duration, Limits
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_topic import AsyncTopicGroup
 from headwater.log.types import Message, TopicMessage

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from headwater.errors import HeadwaterError
-from headwater.failures import Failure
-from headwater.instrument import observe_handler
+from headwater.kernel.failures import Failure
+from headwater.kernel.instrument import observe_handler
 from headwater.workers.outcomes import Handled, HandledBatch, batch_of
 from headwater.workers.retries import Retries
 

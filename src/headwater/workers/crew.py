@@ -15,11 +15,10 @@ from queue import Empty, SimpleQueue
 from typing import Generic, Protocol
 
 from headwater.errors import HeadwaterError, StoreError
-from headwater.failures import Failure
-from headwater.handlers import check_done, check_sync, check_takes
-from headwater.instrument import observe_handler
-from headwater.outages import Outage, store_may_recover
-from headwater.stopping import StopSignal
+from headwater.kernel.failures import Failure, Outage, store_may_recover
+from headwater.kernel.handlers import check_done, check_sync, check_takes
+from headwater.kernel.instrument import observe_handler
+from headwater.kernel.stopping import StopSignal
 from headwater.store.presence import ReportedPart, reporting
 from headwater.store.store import Store
 from headwater.workers.attempts import Attempt, AttemptUnderWay

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from headwater.errors import InvalidInput
-from headwater.limiting import Limits, check_for_queue, check_for_topic
+from headwater.kernel.inputs import Limits, check_for_queue, check_for_topic
 
 
 def check_limits(limits: Limits | None, *, topic: bool = False, queue: bool = False) -> None:

@@ -6,9 +6,8 @@ import logging
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar
 
-from headwater.failures import Failure
-from headwater.inputs import Duration, deadline
-from headwater.limiting import Limits
+from headwater.kernel.failures import Failure
+from headwater.kernel.inputs import Duration, Limits, deadline
 from headwater.log.dead_letters import no_letters
 from headwater.log.keys import check_ms
 from headwater.log.types import GroupInfo, Message, TopicMessage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from headwater.failures import Failure
+from headwater.kernel.failures import Failure
 from headwater.store.presence import ReportedPart
 
 Item = TypeVar("Item")

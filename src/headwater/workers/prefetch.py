@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headwater.inputs import Duration, check_int, check_ms
+from headwater.kernel.inputs import Duration, check_int, check_ms
 
 MOST_AT_ONCE = 10_000
 # A wait for messages ends this often, to check whether the crew should stop.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Generic, TypedDict, TypeVar
 
-from headwater.failures import Failure
-from headwater.inputs import Duration, check_ms
-from headwater.limiting import Limits
+from headwater.kernel.failures import Failure
+from headwater.kernel.inputs import Duration, Limits, check_ms
 from headwater.queue.types import Delivery, QueueSettings
 from headwater.workers.declared_limits import check_limits, log_replaced
 from headwater.workers.retries import Retries, log

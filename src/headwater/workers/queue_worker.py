@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from headwater.codecs import Value
-from headwater.inputs import Duration
-from headwater.limiting import Limits
+from headwater.kernel.codecs import Value
+from headwater.kernel.inputs import Duration, Limits
 from headwater.queue.queue import Queue
 from headwater.queue.types import Delivery
 from headwater.store.store import Store

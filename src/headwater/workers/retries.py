@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from headwater.errors import InvalidInput, Undecodable
-from headwater.failures import Failure
-from headwater.inputs import Duration, check_int, check_ms
-from headwater.outages import delay_s
+from headwater.kernel.failures import Failure, delay_s
+from headwater.kernel.inputs import Duration, check_int, check_ms
 
 MOST_ATTEMPTS: Final = 1_000_000
 FIRST_BACKOFF_MS: Final = 1000

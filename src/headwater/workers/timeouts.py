@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, NamedTuple
 
 from headwater.errors import HandlerTimeout
-from headwater.inputs import Duration, check_ms
+from headwater.kernel.inputs import Duration, check_ms
 from headwater.workers.outcomes import Item
 
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias, Unpack, overload
 
-from headwater.codecs import Value
-from headwater.inputs import Duration
-from headwater.limiting import Limits
+from headwater.kernel.codecs import Value
+from headwater.kernel.inputs import Duration, Limits
 from headwater.log.group import Group
 from headwater.log.topic import TopicGroup
 from headwater.log.types import Message, TopicMessage

@@ -53,7 +53,7 @@ def work(
     finds its id and attempt in $HEADWATER_ID and $HEADWATER_ATTEMPT. When it stops, the worker
     returns messages whose command has not started, waits for running commands, and exits with 0.
     """
-    from headwater.stopping import stop_on_signals
+    from headwater.kernel.stopping import stop_on_signals
     from headwater.workers.queue_worker import QueueWorker
 
     if not command.strip():

@@ -69,9 +69,9 @@ def totals(
     """
     window_ms, every_ms = duration_ms(window, "--window"), duration_ms(every, "--every")
     with job.session("totals") as spark:
+        from headwater.kernel.stopping import StopSignal, stop_on_signals
         from headwater.spark.jobs.folding import Shape
         from headwater.spark.jobs.totals import totals as add_up
-        from headwater.stopping import StopSignal, stop_on_signals
 
         shape = Shape(value, _fields(per or []), window_ms)
         job.require_log("to add up")

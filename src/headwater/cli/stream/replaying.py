@@ -52,7 +52,7 @@ def replay(
 
     If it is interrupted, the same command continues where it was, and writes nothing twice.
     """
-    from headwater.stopping import stop_on_signals
+    from headwater.kernel.stopping import stop_on_signals
 
     if into is None and group is None:
         raise typer.BadParameter("give --into STREAM, --group GROUP, or both")

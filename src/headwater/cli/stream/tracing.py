@@ -89,7 +89,7 @@ def _opened(db: str | None) -> Iterator[Outbox[Any] | None]:
     if db is None:
         yield None
         return
-    from headwater.lazy_names import extra_needed
+    from headwater.kernel.packaging import extra_needed
 
     with extra_needed("sql"):
         from headwater.outbox.outbox import Outbox

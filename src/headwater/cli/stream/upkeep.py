@@ -18,7 +18,7 @@ from headwater.cli.options import (
     connected,
     known_stream,
 )
-from headwater.inputs import MAX_EXACT
+from headwater.kernel.inputs import MAX_EXACT
 
 if TYPE_CHECKING:
     from headwater.log.types import Retention, StreamInfo

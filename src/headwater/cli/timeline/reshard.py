@@ -43,7 +43,7 @@ def reshard(
     """
     import asyncio
 
-    from headwater.stopping import stop_on_signals
+    from headwater.kernel.stopping import stop_on_signals
     from headwater.timeline.resharding.resharder import Resharder
 
     if dry_run and abort:

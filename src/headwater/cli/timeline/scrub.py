@@ -24,7 +24,7 @@ def scrub(farm: FarmFlags, rate: ReadRate = None, as_json: AsJson = False) -> No
     """
     import asyncio
 
-    from headwater.stopping import StopSignal, stop_on_signals
+    from headwater.kernel.stopping import StopSignal, stop_on_signals
     from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.naming import safe_farm
     from headwater.timeline.walker.scrubbing import scrub_farm

@@ -70,7 +70,7 @@ def serve(
     Without a token it listens on the loopback only. Rates and limits are those of each process.
     After either signal, running requests are completed, and the exit code is 0.
     """
-    from headwater.lazy_names import extra_needed
+    from headwater.kernel.packaging import extra_needed
 
     with extra_needed("serve"):
         from headwater.serve.listening import ListenAddress

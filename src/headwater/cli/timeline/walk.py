@@ -37,7 +37,7 @@ def walk(
     """
     import asyncio
 
-    from headwater.stopping import stop_on_signals
+    from headwater.kernel.stopping import stop_on_signals
     from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.walker.walker import Walker
 

@@ -94,7 +94,7 @@ def verify(
 
 def _note(plan: KillPlan, report: VerifyReport, store: str) -> None:
     """Note how a verify ended in a store of the user."""
-    from headwater.release import __version__
+    from headwater.kernel.packaging import __version__
     from headwater.store.doctor import VerifyNote, note_verify
 
     with connected(store) as hw:

@@ -43,7 +43,7 @@ from headwater.cli.verify.workers import (
     take_once,
 )
 from headwater.errors import StoreError
-from headwater.stopping import STOP_SIGNALS
+from headwater.kernel.stopping import STOP_SIGNALS
 from headwater.store import embedded
 
 RETRY_MS = 1500

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from headwater.errors import HeadwaterError
-from headwater.inputs import OwnName
+from headwater.kernel.inputs import OwnName
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Answered
 from headwater.serve.http.messages import Reply, StreamedReply

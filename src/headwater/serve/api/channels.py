@@ -10,6 +10,7 @@ from msgspec import Meta
 from headwater.errors import InvalidInput, UnknownIck
 from headwater.ick.aio_ick import AsyncIckChannel
 from headwater.ick.types import Batch
+from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, ListQuery, Milliseconds
 from headwater.serve.api.icks import (
@@ -24,7 +25,6 @@ from headwater.serve.api.icks import (
 )
 from headwater.serve.api.routes import Route
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES
 from headwater.views.icks import (
     BatchView,
     ChannelAddedView,

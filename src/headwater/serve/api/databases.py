@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from headwater.errors import HeadwaterError
-from headwater.lazy_names import extra_needed
+from headwater.kernel.failures import START_MS
+from headwater.kernel.headers import LIST_BYTES
+from headwater.kernel.packaging import extra_needed
 from headwater.metrics.exposition import Page
 from headwater.metrics.objects import add_outbox
 from headwater.metrics.recorder import OutboxBacklog
-from headwater.outages import START_MS
 from headwater.serve.tokens import Grant, Scope
-from headwater.sizes import LIST_BYTES
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

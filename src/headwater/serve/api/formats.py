@@ -19,9 +19,9 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.inspect import ListType, StructType, Type, UnionType, type_info
 
 from headwater.errors import InvalidInput
+from headwater.kernel.inputs import Encoding, from_text
 from headwater.log.keys import MAX_BATCH_MESSAGES
 from headwater.log.node import PLAIN, SCHEMA
-from headwater.text_or_base64 import Encoding, from_text
 
 _COLUMNS: Final = ("tag", "value", "time", "headers")
 # Before each message: a mark, and the size of its flatbuffer.

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import UnknownGroup
+from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
@@ -20,7 +21,6 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, BlockMs, Count, Milliseconds, Offset, Start
 from headwater.serve.api.routes import Route
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES
 from headwater.views.group_states import GroupStateView
 from headwater.views.overview import groups_of
 from headwater.views.record import View

@@ -11,11 +11,11 @@ from msgspec import Meta
 
 from headwater.errors import InvalidInput, UnknownIck
 from headwater.ick.types import Listed
+from headwater.kernel.headers import LIST_BYTES
+from headwater.kernel.inputs import Encoding, from_text
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Route
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES
-from headwater.text_or_base64 import Encoding, from_text
 from headwater.views.icks import (
     IckAddedView,
     IckCommittedView,

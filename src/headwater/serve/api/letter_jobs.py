@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import InvalidInput
-from headwater.failures import ALL_LETTERS
+from headwater.kernel.failures import ALL_LETTERS
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.letters import MatchingBody, letter_filter
 from headwater.serve.api.routes import Route

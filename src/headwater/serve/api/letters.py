@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from headwater.failures import LetterFilter
+from headwater.kernel.failures import LetterFilter
 from headwater.log.keys import MAX_OFFSET, MAX_READ
 from headwater.serve.api.fields import Count
 

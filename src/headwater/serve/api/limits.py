@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from headwater.limiting import MAX_IN_FLIGHT, Limits
+from headwater.kernel.inputs import MAX_IN_FLIGHT, Limits
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.groups import get_group
 from headwater.serve.api.queues import get_queue

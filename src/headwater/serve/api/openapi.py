@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.release import __version__
+from headwater.kernel.packaging import __version__
 from headwater.serve.api.problems import PROBLEM, Problem
 from headwater.serve.api.routes import ARROW, EVENTS, JSON, NoQuery, Route
 

@@ -8,6 +8,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from headwater.errors import InvalidInput, UnknownQueue
+from headwater.kernel.headers import LIST_BYTES
+from headwater.kernel.inputs import Encoding
 from headwater.log.keys import MAX_OFFSET
 from headwater.queue.limits import MAX_PRIORITY, MAX_PUSH_MESSAGES
 from headwater.queue.types import QueueItem
@@ -17,8 +19,6 @@ from headwater.serve.api.formats import value_of
 from headwater.serve.api.routes import Route
 from headwater.serve.letter_lists import ListedPage, messages_in_queue
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES
-from headwater.text_or_base64 import Encoding
 from headwater.views.overview import some_queues
 from headwater.views.queues import (
     DeliveryView,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 import msgspec
 from msgspec import Meta
 
-from headwater.inputs import OwnName
-from headwater.scrubbing import RepairReport
+from headwater.kernel.inputs import OwnName
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs
@@ -24,6 +23,7 @@ from headwater.store.presence import NewJob, NotedJob
 from headwater.store.scrubbing import ScrubProgress, ScrubReport, StoreKind
 from headwater.views.record import View
 from headwater.views.scrubs import RepairView, ScrubView
+from headwater.whole_store.scrubbing import RepairReport
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from headwater.aio_client import AsyncHeadwater, connect
 from headwater.errors import InvalidInput
-from headwater.instrument import also_installed
+from headwater.kernel.failures import START_MS
+from headwater.kernel.instrument import also_installed
 from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.metrics.sampler import MAX_SERIES
-from headwater.outages import START_MS
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.api.service import ApiService
 from headwater.serve.http.handler import Handler

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from headwater.kernel.packaging import __version__
 from headwater.metrics.exposition import CONTENT_TYPE
-from headwater.release import __version__
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import JSON, TEXT, Answered, Route
 from headwater.serve.http.messages import Refused, Reply

@@ -10,7 +10,8 @@ import pyarrow as pa
 from msgspec import UNSET, Meta
 
 from headwater.errors import UnknownStream
-from headwater.inputs import check_name
+from headwater.kernel.headers import LIST_BYTES
+from headwater.kernel.inputs import check_name
 from headwater.log.keys import MAX_BATCH_MESSAGES, MAX_OFFSET
 from headwater.log.node import MAP, SCHEMA
 from headwater.serve.api import formats
@@ -21,7 +22,6 @@ from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Ro
 from headwater.serve.api.tails import PIECE_BYTES, PIECE_MESSAGES, offset_behind
 from headwater.serve.http.messages import StreamedReply
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES
 from headwater.views.overview import some_streams
 from headwater.views.record import View
 from headwater.views.searches import SearchedView

@@ -11,12 +11,12 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from headwater.errors import InvalidInput
+from headwater.kernel.inputs import Encoding, from_text
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.timeline_pages import timeline_part
 from headwater.serve.tokens import Scope
-from headwater.text_or_base64 import Encoding, from_text
 from headwater.timeline.records import InstanceStatus
 from headwater.timeline.scores import exact
 from headwater.timeline.walker.notes import read_notes

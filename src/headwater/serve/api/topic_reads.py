@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from headwater.kernel.headers import LIST_BYTES, bytes_of
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.node import MAP, SCHEMA
 from headwater.log.topics import PARTITION, in_partition, with_partition
@@ -16,7 +17,6 @@ from headwater.log.types import Passage
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.formats import arrow_pieces
 from headwater.serve.api.tails import PIECE_BYTES, PIECE_MESSAGES
-from headwater.sizes import LIST_BYTES, bytes_of
 from headwater.views.streams import GoneView, MessageView, OffsetsView
 
 # So many partitions are read at once; each may have a message of the largest size.

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.types import Message
 from headwater.serve.console.values import cut
-from headwater.sizes import LIST_BYTES
 
 
 async def each_message(stream: AsyncStream[Any], first: int, last: int) -> AsyncIterator[Message]:

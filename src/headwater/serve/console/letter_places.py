@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from headwater.errors import InvalidInput, UnknownGroup
-from headwater.failures import Cause, LetterFilter
+from headwater.kernel.failures import Cause, LetterFilter
+from headwater.kernel.headers import LIST_BYTES, bytes_of
 from headwater.log import dead_letters
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.queue import dead_letters as queue_letters
@@ -19,7 +20,6 @@ from headwater.serve.console.positions import moment_of
 from headwater.serve.console.values import cut
 from headwater.serve.jobs.letter_sweep import LetterHolder, LetterSweep, SweepPlace
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES, bytes_of
 
 
 class Place(NamedTuple):

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import msgspec
 
 from headwater.errors import HeadwaterError
-from headwater.release import __version__
+from headwater.kernel.packaging import __version__
 from headwater.serve.api.problems import status_of
 from headwater.serve.api.service import Answer, ApiService
 from headwater.serve.console.actions.action import Action

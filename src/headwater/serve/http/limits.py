@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_int, check_ms
+from headwater.kernel.inputs import check_int, check_ms
 
 _MOST_CONNECTIONS = 1_000_000
 _MOST_BYTES = 1 << 40

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import msgspec
 
 from headwater.errors import HeadwaterError, StoreError
-from headwater.outages import store_may_recover
+from headwater.kernel.failures import store_may_recover
 from headwater.serve.http.messages import Refused
 from headwater.store import presence
 from headwater.store.call import Operation

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import InvalidInput, UnknownGroup
-from headwater.failures import ALL_LETTERS, LetterFilter
+from headwater.kernel.failures import ALL_LETTERS, LetterFilter
 from headwater.log import dead_letters
 from headwater.log.dead_letters import LetterAction
 from headwater.log.handles import GroupHandle, StreamHandle

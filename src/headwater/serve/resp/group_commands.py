@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Any, Final, NamedTuple
 
 from headwater.errors import UnknownStream
+from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.types import DeadLetter, Message, TopicDeadLetter
@@ -19,7 +20,6 @@ from headwater.serve.resp.read_options import ReadOptions, start_of
 from headwater.serve.resp.replies import EncodedReply
 from headwater.serve.resp.session import RespSession
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES
 
 LETTERS: Final = 100
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from headwater.ick.aio_ick import AsyncIck
 from headwater.ick.limits import Member
+from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.resp.arguments import Arguments, scores_of
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.session import RespSession
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES
 
 
 def _ick(session: RespSession, arguments: Arguments) -> AsyncIck:

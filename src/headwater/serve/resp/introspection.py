@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from headwater.release import __version__
+from headwater.kernel.packaging import __version__
 from headwater.serve.resp.commands import (
     RespCommand,
     Words,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from headwater.limiting import Limits
+from headwater.kernel.inputs import Limits
 from headwater.serve.resp.arguments import Arguments
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.faults import syntax_error

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_int, check_ms
+from headwater.kernel.inputs import check_int, check_ms
 from headwater.log.keys import MAX_BATCH_MESSAGES, MAX_VALUE_BYTES
 
 _MOST_CONNECTIONS: Final = 1_000_000

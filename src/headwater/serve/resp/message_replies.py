@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from headwater.log import arrow_compute as pc
+from headwater.kernel import arrow_compute as pc
 from headwater.log.node import PackedRun
 from headwater.log.reading import FoundRuns
 from headwater.log.types import Message

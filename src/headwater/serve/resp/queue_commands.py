@@ -7,13 +7,13 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from headwater.errors import UnknownQueue
+from headwater.kernel.headers import LIST_BYTES
 from headwater.queue.types import Delivery
 from headwater.serve.resp.arguments import Arguments, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.faults import CommandRefused, syntax_error
 from headwater.serve.resp.session import RespSession
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES
 
 # One call of the store takes at most this many.
 MOST_POPPED: Final = 1000

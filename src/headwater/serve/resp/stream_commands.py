@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Final
 
+from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.reading import read_runs
 from headwater.serve.resp.arguments import int_of, text_of
@@ -18,7 +19,6 @@ from headwater.serve.resp.replies import EncodedReply
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.write_options import WriteOptions, write_options
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES
 
 _STEP: Final = 1000
 

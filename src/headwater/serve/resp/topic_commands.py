@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headwater.errors import UnknownTopic
+from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
 from headwater.log.reading import partitions_of
 from headwater.log.types import TopicMessage
@@ -22,7 +23,6 @@ from headwater.serve.resp.read_options import start_of, topic_read_options
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.write_options import write_options
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES
 
 
 async def known_topic(session: RespSession, name: str) -> AsyncTopic[Any]:

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
 from headwater.serve.http.messages import Refused, Reply
 from headwater.serve.http.nesting import check_nesting
 from headwater.timeline.cluster.calls import Window

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headwater.errors import InvalidInput
-from headwater.inputs import MAX_EXACT
+from headwater.kernel.inputs import MAX_EXACT
 
 # Spark hands these over itself, to any source or sink: of queries, and of tables in its catalog.
 _SPARKS_OWN = frozenset(

@@ -21,7 +21,7 @@ from headwater.errors import (
     SparkFailed,
     StaleSequence,
 )
-from headwater.inputs import check_name
+from headwater.kernel.inputs import check_name
 from headwater.spark.engine.contents import Content
 from headwater.spark.engine.options import SourceOptions
 

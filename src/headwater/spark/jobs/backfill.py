@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from headwater.errors import InputChanged, InvalidInput, ReusedSequence
-from headwater.inputs import MAX_EXACT, check_int, check_name
+from headwater.kernel.inputs import MAX_EXACT, check_int, check_name
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import translating_errors
 from headwater.spark.jobs.backfill_inputs import (

@@ -19,7 +19,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
-from headwater.inputs import Duration
+from headwater.kernel.inputs import Duration
 from headwater.log import retention
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import borders

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from headwater.client import Headwater
 from headwater.errors import InvalidInput, PartitionMismatch, TargetNotEmpty, UnknownArchive
-from headwater.inputs import check_name
+from headwater.kernel.inputs import check_name
 from headwater.log.keys import check_offset
 from headwater.log.reading import partitions_of
 from headwater.spark.archives.history import archived_partitions

@@ -36,9 +36,10 @@ from headwater.errors import (
     StoreError,
     StreamReplaced,
 )
-from headwater.inputs import Duration, check_ms, check_name
+from headwater.kernel.failures import PATIENCE_S, Outage, store_may_recover
+from headwater.kernel.inputs import Duration, check_ms, check_name
+from headwater.kernel.stopping import StopSignal
 from headwater.log.reading import Extent
-from headwater.outages import PATIENCE_S, Outage, store_may_recover
 from headwater.spark.engine.failures import translated
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.jobs.folding import ALL, READ, UNREADABLE, Shape, fold
@@ -46,7 +47,6 @@ from headwater.spark.jobs.ledger import Ledger, TotalsExtent, TotalsState
 from headwater.spark.jobs.progress import JobReport, JobStep, Summary, counted, deed
 from headwater.spark.log.target import StreamOrTopic, target_of
 from headwater.sql.engines import open_engine
-from headwater.stopping import StopSignal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from headwater.inputs import Duration, check_int, whole_ms
+from headwater.kernel.inputs import Duration, check_int, whole_ms
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
 from headwater.spark.timelines.reader import Share, shares

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
-from headwater.inputs import check_name
+from headwater.kernel.inputs import check_name
 from headwater.spark.archives.place import absolute_place, archived_streams
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import one_line

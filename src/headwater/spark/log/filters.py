@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import Filter
 
-from headwater.inputs import MAX_EXACT, to_ms
+from headwater.kernel.inputs import MAX_EXACT, to_ms
 
 _COMPARISONS: dict[type[Filter], str] = {
     spark.EqualTo: "equal",

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput, OffsetOutOfRange
-from headwater.inputs import MAX_EXACT, to_ms
+from headwater.kernel.inputs import MAX_EXACT, to_ms
 from headwater.log.reading import Extent
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.log.target import StreamOrTopic

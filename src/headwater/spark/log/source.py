@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_name
+from headwater.kernel.inputs import check_name
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.own_scans import takes_filters

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headwater.client import Headwater
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
-from headwater.inputs import check_name
+from headwater.kernel.inputs import check_name
 from headwater.log.reading import Extent, extent, partitions_of
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.options import SourceOptions

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
 from headwater.errors import InvalidInput, StaleSequence
-from headwater.headers import NO_HEADERS, Headers
-from headwater.inputs import MAX_MS, MAX_NAME_BYTES
+from headwater.kernel.headers import NO_HEADERS, Headers
+from headwater.kernel.inputs import MAX_MS, MAX_NAME_BYTES
 from headwater.log.node import encoded_column
 from headwater.log.reading import extent, newest_sequence
 from headwater.log.retention import PRODUCER_MS

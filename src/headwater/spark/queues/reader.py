@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headwater.errors import UnknownQueue
-from headwater.headers import Headers
+from headwater.kernel.headers import Headers
 from headwater.log.node import STRUCTS
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import Spot, page, read_stats, spots_of

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_name
+from headwater.kernel.inputs import check_name
 from headwater.queue.types import State
 from headwater.spark.engine.accepted_columns import refuse_other_schema, refuse_overwrite
 from headwater.spark.engine.connections import absolute_url

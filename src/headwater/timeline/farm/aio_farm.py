@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from headwater.errors import TimelineError
-from headwater.inputs import check_int
-from headwater.instrument import Instrument
+from headwater.kernel.inputs import check_int
+from headwater.kernel.instrument import Instrument
 from headwater.timeline.cluster.calls import MOST_CURSOR_ROWS, MOST_ROWS, NO_LIMIT, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.active_layout import ActiveLayout

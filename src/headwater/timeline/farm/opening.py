@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from headwater.errors import InvalidInput
-from headwater.inputs import Duration, check_int, check_ms
+from headwater.kernel.inputs import Duration, check_int, check_ms
 from headwater.timeline.farm.options import (
     DEFAULT_QUORUM,
     DEFAULT_TIMEOUT_MS,

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Final, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
 from headwater.timeline.farm.reporting import FarmReports
 from headwater.timeline.merging import NO_HORIZON
 from headwater.timeline.naming import WRITE_ONLY

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from headwater.errors import HeadwaterError
-from headwater.instrument import Event, Instrument, Observation, current
+from headwater.kernel.instrument import Event, Instrument, Observation, current
 
 T = TypeVar("T")
 

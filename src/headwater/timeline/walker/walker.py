@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from headwater.errors import FarmUnreachable, StoreError
-from headwater.inputs import check_int
+from headwater.kernel.inputs import check_int
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.records import Repaired

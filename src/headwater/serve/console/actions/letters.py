@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from headwater.errors import InvalidInput
-from headwater.failures import LetterFilter
+from headwater.kernel.failures import LetterFilter
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.letter_places import (

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headwater.errors import InvalidInput
-from headwater.headers import Headers
-from headwater.inputs import parse_size, parse_span
+from headwater.kernel.headers import Headers
+from headwater.kernel.inputs import parse_size, parse_span, to_text
 from headwater.log.keys import stream_key
 from headwater.log.retention import preview
 from headwater.log.types import Retention, StreamInfo
@@ -21,7 +21,6 @@ from headwater.serve.console.links import stream_link
 from headwater.serve.console.render import counted, number, policy, size
 from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
-from headwater.text_or_base64 import to_text
 from headwater.views.overview import groups_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from headwater.failures import LetterFilter
+from headwater.kernel.failures import LetterFilter
 from headwater.serve.api.letter_jobs import may_see
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.letter_places import Letter, filter_of, look_for

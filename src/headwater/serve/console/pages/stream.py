@@ -6,6 +6,7 @@ import shlex
 from typing import Any, Final
 
 from headwater.errors import InvalidInput
+from headwater.kernel.headers import LIST_BYTES
 from headwater.log.inspecting import estimate, stream_profile
 from headwater.log.types import Searched, StreamInfo
 from headwater.serve.api.routes import NDJSON
@@ -18,7 +19,6 @@ from headwater.serve.console.positions import moment_of, steps_of
 from headwater.serve.http.messages import Refused
 from headwater.serve.http.targets import path_part
 from headwater.serve.tokens import Scope
-from headwater.sizes import LIST_BYTES
 
 # How many messages a page shows, and what a search may take before it asks whether to go on.
 _MESSAGES: Final = 50

@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
+from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.api.tails import ALIVE, HELLO, events_of
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.pages.stream import opened
 from headwater.serve.http.messages import StreamedReply
-from headwater.sizes import LIST_BYTES
 
 # A browser is sent so many messages at once at most, and so many times a second.
 _SHOWN: Final = 100

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from headwater.errors import InvalidInput, UnknownGroup
-from headwater.failures import LetterFilter
+from headwater.kernel.failures import LetterFilter
 from headwater.log import dead_letters, grouping, reading
 from headwater.log.dead_letters import LetterAction
 from headwater.log.handles import GroupHandle, StreamHandle

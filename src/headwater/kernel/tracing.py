@@ -22,11 +22,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from headwater import instrument
-from headwater.headers import Carried
-from headwater.instrument import Event
-from headwater.lazy_names import extra_needed
-from headwater.release import __version__
+from headwater.kernel import instrument
+from headwater.kernel.headers import Carried
+from headwater.kernel.instrument import Event
+from headwater.kernel.packaging import __version__, extra_needed
 
 with extra_needed("otel"):
     from opentelemetry import context as contexts

@@ -1,9 +1,4 @@
-"""Names of a package that are imported with their first use, and the extra that brings them.
-
-A package states where its names are defined and passes its ``__getattr__`` to ``names_of``:
-importing the package costs nothing until a name is used, and a library that only some users need
-can be an extra of the distribution: without it, ExtraMissing is raised, which names the extra.
-"""
+"""Which release this is, and which of its names are imported with their first use."""
 
 from __future__ import annotations
 
@@ -14,6 +9,23 @@ from importlib import import_module
 from typing import Any
 
 from headwater.errors import ExtraMissing
+
+# ── Release ───────────────────────────────────────────────────────────────────────────────────────
+# Which release this is: the version of the package, which every release raises.
+#
+# In the tree it is that of the release to come.
+
+
+__version__ = "0.1.0"
+
+
+# ── Lazy names ────────────────────────────────────────────────────────────────────────────────────
+# Names of a package that are imported with their first use, and the extra that brings them.
+#
+# A package states where its names are defined and passes its ``__getattr__`` to ``names_of``:
+# importing the package costs nothing until a name is used, and a library that only some users need
+# can be an extra of the distribution: without it, ExtraMissing is raised, which names the extra.
+
 
 # The modules that an extra of the distribution brings.
 _EXTRAS = {
@@ -49,7 +61,7 @@ def names_of(
         else:
             with extra_needed(extra):
                 home = import_module(home_of[name])
-        found = home if home.__name__ == f"{package}.{name}" else getattr(home, name)
+        found = home if home.__name__.rpartition(".")[2] == name else getattr(home, name)
         vars(sys.modules[package])[name] = found
         return found
 

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwater.codecs import AnyCodec, coder_of
 from headwater.errors import fault_of_one
-from headwater.inputs import Duration, check_ms, deadline
+from headwater.kernel.codecs import AnyCodec, coder_of
+from headwater.kernel.inputs import Duration, check_ms, deadline
 from headwater.log.keys import list_deleted, list_streams
 from headwater.store.call import Operation
 

@@ -1,0 +1,1 @@
+"""What every layer may use: inputs, headers, codecs, failures, instruments, profiles."""

@@ -1,0 +1,1 @@
+"""What both clients do without I/O to all objects of a store."""
