@@ -10,8 +10,7 @@ from typing import NamedTuple
 import redis
 
 import headwater
-from headwater.queue.keys import queue_key
-from headwater.queue.limits import MAX_DEDUPE_MESSAGES, MAX_PUSH_MESSAGES
+from headwater.queue.keys import MAX_DEDUPE_MESSAGES, MAX_PUSH_MESSAGES, queue_key
 
 CHUNK = 1000
 FAR_MS = 10**9

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from headwater.errors import StoreError, UnreadableNode
 from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
-from headwater.ick.layout import list_channels
+from headwater.ick.channels import list_channels
 from headwater.ick.types import KeptChannel
 from headwater.kernel.codecs import AnyCodec, Value, ValueCodec
 from headwater.kernel.failures import LetterFilter

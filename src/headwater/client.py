@@ -133,7 +133,7 @@ class Headwater:
 
     def ick_channels(self) -> list[str]:
         """Return the names of all channels, sorted."""
-        from headwater.ick.layout import list_channels
+        from headwater.ick.channels import list_channels
 
         return self.store.run(list_channels())
 

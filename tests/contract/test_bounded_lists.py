@@ -14,7 +14,7 @@ from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.topics import TopicHandle, list_topic_dead, open_group
 from headwater.queue.dead_letters import list_dead as list_queue_dead
 from headwater.queue.handles import QueueHandle
-from headwater.queue.peeking import peek_page
+from headwater.queue.inspecting import peek_page
 from headwater.store.call import Operation
 from tests.support.groups import FAR
 from tests.support.waking import wait_for_members

@@ -17,7 +17,7 @@ from headwater import (
     InvalidInput,
     LeaseLost,
 )
-from headwater.ick import limits
+from headwater.ick import keys
 from headwater.ick.keys import channel_key
 from tests.support.channels import LONG, counts, drain, other
 from tests.support.watch import let_pass, server_ms
@@ -231,14 +231,14 @@ def test_every_shard_has_its_turn(client: Headwater, name: str) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[IckChannel, Any], Any], list[Any]]] = {
-    "n": (lambda c, v: c.reserve(v), [-1, 1.5, "1", None, True, limits.MAX_RESERVE + 1]),
+    "n": (lambda c, v: c.reserve(v), [-1, 1.5, "1", None, True, keys.MAX_RESERVE + 1]),
     "not_before": (
         lambda c, v: c.add({"a": 1}, not_before=v),
         [-1, 1.5, "1", True, dt.datetime(2030, 1, 1)],  # noqa: DTZ001  that is what is wrong
     ),
     "score": (lambda c, v: c.add({"a": v}), [float("nan"), "1", None, 2**53 + 1]),
     "batch": (lambda c, v: c.commit(v), [None, [("a", 1)], Batch("another", 1, 0, 1, 1)]),
-    "shards": (lambda c, v: c.reshard(v), [0, -1, 1.5, "2", None, limits.MAX_SHARDS + 1]),
+    "shards": (lambda c, v: c.reshard(v), [0, -1, 1.5, "2", None, keys.MAX_SHARDS + 1]),
 }
 
 

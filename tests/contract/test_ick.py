@@ -10,7 +10,7 @@ import pytest
 
 import headwater
 from headwater import Headwater, Ick, InvalidInput, Listed
-from headwater.ick import limits, single
+from headwater.ick import keys, single
 from headwater.ick.single import IckHandle
 from tests.support.servers import Server
 
@@ -82,12 +82,12 @@ def test_a_scan_goes_over_both_sets_in_pages_and_changes_nothing(ick: Ick) -> No
     ick.delete()
 
 
-NOT_KEYS: list[Any] = ["", None, 5, b"k", "x" * (limits.MAX_KEY_BYTES + 1), "\ud800"]
+NOT_KEYS: list[Any] = ["", None, 5, b"k", "x" * (keys.MAX_KEY_BYTES + 1), "\ud800"]
 REFUSED: dict[str, tuple[Callable[[Ick, Any], Any], list[Any]]] = {
     "score": (lambda i, v: i.add({"a": v}), [math.nan, "1", None, True, 2**53 + 1, 10**400, b"1"]),
     "member": (lambda i, v: i.add({v: 1}), [None, 5, 1.5, ("a",), "\ud800"]),
     "scores": (lambda i, v: i.add(v), [None, [("a", 1)], "ab", 5]),
-    "n": (lambda i, v: i.reserve(v), [-1, 1.5, "1", None, True, limits.MAX_RESERVE + 1]),
+    "n": (lambda i, v: i.reserve(v), [-1, 1.5, "1", None, True, keys.MAX_RESERVE + 1]),
     "n of an exchange": (lambda i, v: i.exchange(v, "a"), [-1, 1.5, "1", None, True]),
     "committed member": (lambda i, v: i.commit("a", v), [None, 5, 1.5, ["a"], "\ud800"]),
     "size": (lambda i, v: i.commit(*v), [[b"x" * 2**20] * 257]),

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from headwater import Delivery, Headwater, InvalidInput, Queue, ReusedSequence, StaleSequence
-from headwater.queue.limits import MAX_VALUE_BYTES
+from headwater.queue.keys import MAX_VALUE_BYTES
 from tests.support.queues import LONG_MS, SHORT_MS, values
 from tests.support.servers import until
 from tests.support.watch import let_pass

@@ -13,7 +13,7 @@ import pytest
 
 from headwater import AccessDenied, Delivery, Headwater
 from headwater.kernel.instrument import installed
-from headwater.queue.popping import CALL_MESSAGES
+from headwater.queue.moving import CALL_MESSAGES
 from headwater.store.call import Call, Request
 from tests.support.instruments import Recorder
 from tests.support.servers import Server, until

@@ -9,10 +9,10 @@ from typing import TypeAlias
 import pytest
 
 from headwater import Headwater, InvalidInput, Queue
-from headwater.queue import pushing
-from headwater.queue.bundles import open_bundle
+from headwater.queue import moving
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import Spot, page
+from headwater.queue.replies import open_bundle
 from tests.support.queues import LONG_MS, ask_for, ready_bundles, values
 from tests.support.watch import let_pass
 
@@ -180,7 +180,7 @@ def test_a_delayed_message_takes_its_place_even_inside_a_bundle(
     queue: Queue, client: Headwater, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numbers are microseconds: a large push of another client reaches milliseconds ahead."""
-    monkeypatch.setattr(pushing, "MAX_PUSH_MESSAGES", 20_000)
+    monkeypatch.setattr(moving, "MAX_PUSH_MESSAGES", 20_000)
     ids = queue.push_many([b"%d" % i for i in range(20_000)])
     queue.push(b"late", delay_ms=3)
     let_pass(client, 30)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from headwater import Headwater, aio
-from headwater.queue import popping
+from headwater.queue import moving
 from headwater.queue.handles import QueueHandle
 from tests.support.servers import until
 from tests.support.stepping import Stepper
@@ -85,7 +85,7 @@ def test_what_was_reserved_for_a_cancelled_pop_goes_to_the_next_at_once(
 def wait_and_die(hw: Headwater, name: str, count: int = 1) -> None:
     """Register as consumers who wait and are never heard of again."""
     for _ in range(count):
-        Stepper(hw.store, popping.pop(QueueHandle(name, set(), "m"), 1, None, 20_000)).step()
+        Stepper(hw.store, moving.pop(QueueHandle(name, set(), "m"), 1, None, 20_000)).step()
 
 
 def test_a_queue_that_was_never_pushed_to_keeps_nothing_of_waiters_that_were_killed(

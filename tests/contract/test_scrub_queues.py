@@ -11,7 +11,7 @@ import redis
 
 from headwater import Headwater
 from headwater.queue.keys import queue_key
-from headwater.queue.queue_fields import COUNTS
+from headwater.queue.scrubbing import COUNTS
 from tests.support.breaking import Break, assert_found_and_repaired
 from tests.support.groups import FAR
 from tests.support.scrubbed import assert_sound

@@ -19,7 +19,7 @@ import trustme
 
 from headwater.errors import InvalidInput
 from headwater.log.keys import MAX_BATCH_MESSAGES
-from headwater.queue.limits import MAX_PUSH_MESSAGES
+from headwater.queue.keys import MAX_PUSH_MESSAGES
 from headwater.serve.api.formats import MAX_ARROW_BATCHES, entries_of_lines, table_of_arrow
 from headwater.serve.api.server import tls_context
 from headwater.serve.api.table import ROUTES

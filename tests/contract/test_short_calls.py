@@ -10,7 +10,7 @@ import redis
 
 import headwater
 from headwater.log.keys import group_key, stream_key
-from headwater.queue.limits import MAX_DEDUPE_MESSAGES, MAX_PUSH_MESSAGES
+from headwater.queue.keys import MAX_DEDUPE_MESSAGES, MAX_PUSH_MESSAGES
 from tests.support.entries import entries
 from tests.support.servers import Server
 

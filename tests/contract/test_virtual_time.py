@@ -14,7 +14,7 @@ from headwater.errors import AccessDenied, StoreUnreachable, UnknownGroup
 from headwater.log import grouping, reading, topics, writing
 from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle
 from headwater.log.topics import TopicGroupHandle, TopicHandle
-from headwater.queue import popping, pushing
+from headwater.queue import moving
 from headwater.queue.handles import QueueHandle
 from headwater.store.aio_store import AsyncStore
 from headwater.store.call import Clock, Operation, Request, Token
@@ -51,7 +51,7 @@ def queue_of(name: str) -> QueueHandle:
 
 
 def push(name: str, value: bytes) -> Operation[list[str]]:
-    return pushing.push_many(queue_of(name), [value], 0, 0, None, None, 0, None, None)
+    return moving.push_many(queue_of(name), [value], 0, 0, None, None, 0, None, None)
 
 
 # ── Blocked, and woken or not ────────────────────────────────────────────────────────────────
@@ -70,7 +70,7 @@ def member(name: str, block_ms: float) -> Operation[list[headwater.Message]]:
 
 
 def consumer(name: str, block_ms: float) -> Operation[list[headwater.Delivery]]:
-    return popping.pop(queue_of(name), 1, None, block_ms)
+    return moving.pop(queue_of(name), 1, None, block_ms)
 
 
 WAYS = [

@@ -17,8 +17,8 @@ import pytest
 
 import headwater
 from headwater import Headwater, IckChannel
-from headwater.ick import channels, layout
-from headwater.ick.layout import ChannelHandle
+from headwater.ick import channels
+from headwater.ick.channels import ChannelHandle
 from headwater.store.call import Operation
 from headwater.store.store import Store
 from tests.support.drainers import Table
@@ -199,7 +199,7 @@ def test_whatever_stops_half_way_is_finished_by_others(
             calls += 1
             channel = hw.ick_channel(f"{name}.{calls}", shards=3)
             channel.add(scores)
-            make = layout.reshard(handle(channel.name), 2)
+            make = channels.reshard(handle(channel.name), 2)
             finished = abandon_after(store, make, calls)
             channel.add({"m0": -1.0})
             taken: list[str] = []
@@ -225,7 +225,7 @@ def test_a_delete_that_stops_half_way_is_finished_by_whoever_comes(
             calls += 1
             channel = hw.ick_channel(f"{name}.{calls}", shards=3)
             channel.add({f"m{number}": 1 for number in range(50)})
-            finished = abandon_after(store, layout.delete(handle(channel.name)), calls)
+            finished = abandon_after(store, channels.delete(handle(channel.name)), calls)
             began = finished or calls > 1
             hw.keep_channels(channel.name)
             assert (channel.stats() is None) == began
@@ -249,10 +249,10 @@ def test_changes_adds_and_reserves_may_take_turns_in_any_order(
             more = {f"n{turn}.{number}": 2.0 for number in range(5)}
             dirty |= set(more)
             makes: list[Make] = [
-                lambda: layout.reshard(handle(name), chance.randrange(1, 5)),
-                lambda: layout.reshard(handle(name), chance.randrange(1, 5)),
+                lambda: channels.reshard(handle(name), chance.randrange(1, 5)),
+                lambda: channels.reshard(handle(name), chance.randrange(1, 5)),
                 lambda more=more: channels.add(handle(name), more, None),  # type: ignore[misc]
-                lambda: layout.finish_change(handle(name)),
+                lambda: channels.finish_change(handle(name)),
             ]
             steppers = [Stepper(store, make()) for make in makes]
             while steppers:

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from headwater import Batch, Headwater, Ick, IckChannel, NotAnIck
+from headwater.ick.channels import ChannelHandle
 from headwater.ick.keys import ick_keys, shard_key
-from headwater.ick.layout import ChannelHandle
 from headwater.store.call import Call
 from tests.support.failing_calls import FailingServer, Failure
 from tests.support.watch import let_pass, server_ms

@@ -22,7 +22,7 @@ import pytest
 import headwater
 from headwater import Delivery, OutcomeUnknown, Queue
 from headwater.errors import StoreError
-from headwater.queue import acks, popping, pushing
+from headwater.queue import moving, settling
 from headwater.queue.handles import QueueHandle
 from headwater.store.call import Operation
 from tests.support.forwarder import Forwarder
@@ -59,7 +59,7 @@ def test_what_was_kept_for_a_dead_waiter_reaches_another_untried(
     hw: headwater.Headwater, name: str, ack_ms: int | None
 ) -> None:
     queue = hw.queue(name)
-    Stepper(hw.store, popping.pop(handle(name), 2, ack_ms, 20_000)).step()
+    Stepper(hw.store, moving.pop(handle(name), 2, ack_ms, 20_000)).step()
     assert queue.stats().waiting == 1
     queue.push_many([b"a", b"b", b"c"])
     assert [d.value for d in queue.pop(9, ack_ms=ack_ms)] == [b"c"], "two are kept for the waiter"
@@ -75,8 +75,8 @@ def test_a_waiter_that_comes_late_has_what_nobody_took(
     hw: headwater.Headwater, name: str, ack_ms: int | None
 ) -> None:
     queue = hw.queue(name)
-    late = Stepper(hw.store, popping.pop(handle(name), 1, ack_ms, 300))
-    too_late = Stepper(hw.store, popping.pop(handle(name), 1, ack_ms, 300))
+    late = Stepper(hw.store, moving.pop(handle(name), 1, ack_ms, 300))
+    too_late = Stepper(hw.store, moving.pop(handle(name), 1, ack_ms, 300))
     late.step()
     too_late.step()
     queue.push_many([b"a", b"b"])
@@ -91,7 +91,7 @@ def test_who_comes_just_when_a_message_comes_due_does_not_overtake_who_waits(
     hw: headwater.Headwater, name: str
 ) -> None:
     queue = hw.queue(name)
-    waiter = Stepper(hw.store, popping.pop(handle(name), 1, None, 20_000))
+    waiter = Stepper(hw.store, moving.pop(handle(name), 1, None, 20_000))
     waiter.step()
     queue.push_many([b"a"], delay_ms=20)
     queue.push_many([b"b"], delay_ms=21)
@@ -119,11 +119,11 @@ def test_a_waiter_that_was_killed_is_passed_over(hw: headwater.Headwater, name: 
 def operations(name: str, held: list[Delivery]) -> dict[str, Operation[Any]]:
     queue = handle(name)
     return {
-        "push": pushing.push_many(queue, [b"x"] * 5, 0, 0, None, None, 1, "p", 1),
-        "pop": popping.pop(queue, 5000, 200, None),
-        "ack": acks.ack(queue, held),
-        "nack": acks.nack(queue, held, 0),
-        "release": acks.release(queue, held),
+        "push": moving.push_many(queue, [b"x"] * 5, 0, 0, None, None, 1, "p", 1),
+        "pop": moving.pop(queue, 5000, 200, None),
+        "ack": settling.ack(queue, held),
+        "nack": settling.nack(queue, held, 0),
+        "release": settling.release(queue, held),
     }
 
 
@@ -143,7 +143,7 @@ def test_a_consumer_that_dies_between_two_calls_loses_nothing(
         done = facts.acked if deed == "ack" else 0
         assert there >= len(pushed) - (600 if deed == "ack" else 0)
         if deed == "ack":
-            assert there + min(600, (calls if not over else 9) * acks.BUNDLES_PER_CALL) >= 4500
+            assert there + min(600, (calls if not over else 9) * settling.BUNDLES_PER_CALL) >= 4500
             assert done % 100 == 0
         if deed == "pop":
             until(lambda: queue.stats().ready == 3900)

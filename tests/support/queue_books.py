@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from headwater import Headwater, Queue
-from headwater.queue.bundles import count_messages
+from headwater.queue.replies import count_messages
 
 # What a test puts among the names of bundles.
 NO_NAME = b"no name"

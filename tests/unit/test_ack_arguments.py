@@ -9,7 +9,7 @@ import pytest
 from headwater import Delivery, InvalidInput, Message, TopicMessage
 from headwater.log.settling import ranges_by_partition, ranges_of
 from headwater.log.types import DeadLetter, Placed
-from headwater.queue import acks
+from headwater.queue import settling
 from headwater.queue.handles import QueueHandle
 from headwater.queue.types import QueueItem
 
@@ -120,6 +120,6 @@ def test_what_a_queue_cannot_mean_is_refused_before_anything_is_sent(
     given: Any, error: str
 ) -> None:
     queue = QueueHandle("q", set(), "m")
-    for operation in (acks.ack(queue, [RECEIPT, given]), acks.nack(queue, [[given]], 0)):
+    for operation in (settling.ack(queue, [RECEIPT, given]), settling.nack(queue, [[given]], 0)):
         with pytest.raises(InvalidInput, match=error):
             next(operation)

@@ -14,10 +14,10 @@ from markdown.extensions.toc import slugify
 import headwater
 from headwater import errors, outbox, serve, testing, timeline
 from headwater.app.running import RunningApp
-from headwater.ick import limits as ick_limits
+from headwater.ick import keys as ick_limits
 from headwater.kernel import instrument
 from headwater.log import keys
-from headwater.queue import limits as queue_limits
+from headwater.queue import keys as queue_limits
 from headwater.store import steps
 from tests.support.pages import ROOT, pages
 

@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from headwater.ick import channels, inspecting, layout, single
-from headwater.ick.layout import ChannelHandle
-from headwater.ick.limits import Member, Scores, next_scan
+from headwater.ick import channels, single
+from headwater.ick.channels import ChannelHandle
+from headwater.ick.keys import Member, Scores, next_scan
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
 from headwater.kernel.inputs import Duration, deadline
@@ -106,11 +106,11 @@ class AsyncIckChannel:
 
     async def consumers(self) -> list[Lease]:
         """Return which consumer holds which shard until when."""
-        return await self._run(inspecting.consumers(self._handle))
+        return await self._run(channels.consumers(self._handle))
 
     async def stats(self) -> ChannelStats | None:
         """Return how many members are in each state; None when there is no channel."""
-        return await self._run(inspecting.stats(self._handle))
+        return await self._run(channels.stats(self._handle))
 
     async def scan(self, shard: int | None = None) -> AsyncIterator[Listed]:
         """Yield all members, or those of a shard, in no order; see IckChannel.scan."""
@@ -126,8 +126,8 @@ class AsyncIckChannel:
 
     async def reshard(self, shards: int) -> Layout:
         """Change the number of shards while in use; see IckChannel.reshard."""
-        return await self._run(layout.reshard(self._handle, shards))
+        return await self._run(channels.reshard(self._handle, shards))
 
     async def delete(self) -> bool:
         """Remove the channel with all its members; returns whether there was one."""
-        return await self._run(layout.delete(self._handle))
+        return await self._run(channels.delete(self._handle))

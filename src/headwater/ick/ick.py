@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from headwater.ick import channels, inspecting, layout, single
-from headwater.ick.layout import ChannelHandle
-from headwater.ick.limits import Member, Scores, next_scan
+from headwater.ick import channels, single
+from headwater.ick.channels import ChannelHandle
+from headwater.ick.keys import Member, Scores, next_scan
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
 from headwater.kernel.inputs import Duration, deadline
@@ -154,11 +154,11 @@ class IckChannel:
 
     def consumers(self) -> list[Lease]:
         """Return which consumer holds which shard until when."""
-        return self._run(inspecting.consumers(self._handle))
+        return self._run(channels.consumers(self._handle))
 
     def stats(self) -> ChannelStats | None:
         """Return how many members are in each state; None when there is no channel. O(shards)."""
-        return self._run(inspecting.stats(self._handle))
+        return self._run(channels.stats(self._handle))
 
     def scan(self, shard: int | None = None) -> Iterator[Listed]:
         """Yield all members, or those of a shard, in no order, in pages; changes nothing.
@@ -181,8 +181,8 @@ class IckChannel:
         reserved until they end; then consumers, the housekeeper or another reshard finish the
         change.
         """
-        return self._run(layout.reshard(self._handle, shards))
+        return self._run(channels.reshard(self._handle, shards))
 
     def delete(self) -> bool:
         """Remove the channel with all its members; returns whether there was one."""
-        return self._run(layout.delete(self._handle))
+        return self._run(channels.delete(self._handle))

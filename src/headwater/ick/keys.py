@@ -1,10 +1,169 @@
-"""The keys of dirty lists: an Ick's are those of redis-ick; a channel's shards are spread."""
+"""The keys of dirty lists, what they accept, and how members and scores are encoded."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
+
 from headwater.errors import InvalidInput
-from headwater.ick.limits import MAX_KEY_BYTES
-from headwater.kernel.inputs import check_name
+from headwater.kernel import inputs
+from headwater.kernel.inputs import check_int, check_name
+from headwater.store.call import Argument
+
+# ── Limits ────────────────────────────────────────────────────────────────────────────────────────
+# What dirty lists accept, and how members and scores are encoded; checked before sending.
+#
+# Members are bytes to the server. A str stands for its UTF-8 bytes; a result is a str where it is
+# UTF-8, and else bytes, so that every result can be passed in again.
+
+
+_Word = TypeVar("_Word")
+_Row = TypeVar("_Row")
+
+Member: TypeAlias = "str | bytes"
+Scores: TypeAlias = "Mapping[str, float] | Mapping[bytes, float] | Mapping[Member, float]"
+
+MAX_KEY_BYTES: Final = 1024
+MAX_CALL_BYTES: Final = 256 * 1024 * 1024
+MAX_RESERVE: Final = 1_000_000
+MAX_SHARDS: Final = 1024
+
+SCAN_MEMBERS: Final = 1000
+# How many members one call adds, reserves or commits; a larger request takes several calls. In a
+# channel each member is in several sets.
+STEP_MEMBERS: Final = 1000
+CHANNEL_MEMBERS: Final = 500
+MOVE_MEMBERS: Final = 250
+
+# What goes along with each member: its score, and how long both are.
+_BESIDES: Final = 40
+
+
+# A scan begins with so many, as members may be large, and then takes as many as have this size.
+_FIRST_SCANNED: Final = 50
+_SCANNED_BYTES: Final = 1024 * 1024
+
+
+def next_scan(found: Sequence[tuple[Member, *tuple[object, ...]]] | None = None) -> int:
+    """Return about how many members the next page of a scan has, by those of the page before."""
+    if not found:
+        return _FIRST_SCANNED if found is None else SCAN_MEMBERS
+    each = max(1, sum(len(member) for member, *_ in found) // len(found))
+    return max(1, min(SCAN_MEMBERS, _SCANNED_BYTES // each))
+
+
+def first_members(
+    found: list[_Row], size_of: Callable[[_Row], int], max_bytes: int | None
+) -> list[_Row]:
+    """Return the first of some members, up to the one with which they have ``max_bytes``."""
+    if max_bytes is None:
+        return found
+    for place, row in enumerate(found, 1):
+        max_bytes -= size_of(row)
+        if max_bytes <= 0:
+            return found[:place]
+    return found
+
+
+def check_reserve(count: int) -> int:
+    """Accept how many members to reserve."""
+    return check_int(count, "n", 0, MAX_RESERVE)
+
+
+def check_shards(shards: int) -> int:
+    """Accept a number of shards."""
+    return check_int(shards, "shards", 1, MAX_SHARDS)
+
+
+def encode(member: Member) -> bytes:
+    """Encode a member."""
+    if isinstance(member, str):
+        try:
+            return member.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(
+                f"the member {member!r} has half a surrogate pair; give it as bytes"
+            ) from None
+    if not isinstance(member, bytes):
+        raise InvalidInput(f"a member must be str or bytes, not {type(member).__name__}")
+    return member
+
+
+def decode(member: bytes) -> Member:
+    """Return a member as text, or as it is when it is not UTF-8."""
+    try:
+        return member.decode()
+    except UnicodeDecodeError:
+        return member
+
+
+def spell_score(score: float) -> Argument:
+    """Format a score without losing a digit; raises InvalidInput where one would be lost."""
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        raise InvalidInput(f"a score must be an int or a float, not {score!r}")
+    if isinstance(score, int):
+        if abs(score) > inputs.MAX_EXACT + 1 and not _is_exact(score):
+            raise InvalidInput(
+                f"the score {score} would be rounded: whole numbers are exact up to "
+                f"{inputs.MAX_EXACT}; use milliseconds or microseconds, not nanoseconds"
+            )
+        return score
+    if math.isnan(score):
+        raise InvalidInput("a score must be a number, not NaN, which has no place in order")
+    return repr(float(score))
+
+
+def _is_exact(score: int) -> bool:
+    try:
+        return int(float(score)) == score
+    except OverflowError:
+        return False
+
+
+def spell_pairs(scores: Scores) -> list[Argument]:
+    """Encode members with their scores as the server takes them: score, member, score, ..."""
+    if not isinstance(scores, Mapping):
+        raise InvalidInput(
+            f"members come with their scores, as {{member: score}}, not {type(scores).__name__}"
+        )
+    words: list[Argument] = []
+    size = 0
+    for member, score in scores.items():
+        # The common cases inline: this loop is most of the cost of a large add.
+        plain = type(score) is float and score == score
+        words.append(repr(score) if plain else spell_score(score))
+        spelled = encode(member)
+        words.append(spelled)
+        size += len(spelled) + _BESIDES
+    _check_size(size)
+    return words
+
+
+def spell_members(members: Iterable[Member]) -> list[bytes]:
+    """Encode members."""
+    found = [encode(member) for member in members]
+    _check_size(sum(map(len, found)) + _BESIDES * len(found))
+    return found
+
+
+def steps_of(
+    words: Sequence[_Word], each: int, members: int = STEP_MEMBERS
+) -> list[Sequence[_Word]]:
+    """Divide words, this many per member, into parts that one call takes."""
+    step = members * each
+    return [words[at : at + step] for at in range(0, len(words), step)]
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_CALL_BYTES:
+        raise InvalidInput(
+            f"a call of {size} bytes is too large, {MAX_CALL_BYTES} are allowed; split it"
+        )
+
+
+# ── Keys ──────────────────────────────────────────────────────────────────────────────────────────
+
 
 CHANNELS = "hw:{channels}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from headwater.ick.limits import Member, decode
+from headwater.ick.keys import Member, decode
 from headwater.store.call import Call
 
 Reply: TypeAlias = Sequence[Any]

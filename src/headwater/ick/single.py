@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from headwater.errors import NotAnIck
-from headwater.ick.keys import ick_keys
-from headwater.ick.limits import (
+from headwater.ick.keys import (
     SCAN_MEMBERS,
     STEP_MEMBERS,
     Member,
     Scores,
     check_reserve,
     first_members,
+    ick_keys,
     spell_members,
     spell_pairs,
     steps_of,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from headwater.ick.limits import Member
+from headwater.ick.keys import Member
 
 Place: TypeAlias = Literal["pset", "cset", "ready", "later", "reserved"]
 

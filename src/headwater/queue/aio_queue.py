@@ -9,22 +9,12 @@ from headwater.kernel.codecs import D
 from headwater.kernel.failures import Failure, LetterFilter
 from headwater.kernel.headers import GivenHeaders
 from headwater.kernel.inputs import Duration, Limits, deadline, needed_deadline
-from headwater.queue import (
-    acks,
-    dead_letters,
-    failing,
-    inspecting,
-    peeking,
-    popping,
-    promoting,
-    pushing,
-    upkeep,
-)
-from headwater.queue.acks import Deliveries
+from headwater.queue import dead_letters, inspecting, moving, settling, upkeep
 from headwater.queue.dead_letters import OneQueueLetter
 from headwater.queue.handles import QueueHandle
-from headwater.queue.limits import DEDUPE_MS, MAX_LETTERS
-from headwater.queue.pushing import HeadersOfMany
+from headwater.queue.keys import DEDUPE_MS, MAX_LETTERS
+from headwater.queue.moving import HeadersOfMany
+from headwater.queue.settling import Deliveries
 from headwater.queue.types import (
     Backoff,
     Delivery,
@@ -71,7 +61,7 @@ class AsyncQueue(Generic[D]):
     ) -> str:
         """Put one message into the queue and return its id; see Queue.push."""
         return await self._run(
-            pushing.push(
+            moving.push(
                 self._handle,
                 self._handle.encoded(value),
                 delay_ms,
@@ -100,7 +90,7 @@ class AsyncQueue(Generic[D]):
     ) -> list[str]:
         """Put messages into the queue, all or none, and return their ids; see Queue.push_many."""
         return await self._run(
-            pushing.push_many(
+            moving.push_many(
                 self._handle,
                 self._handle.encoded_values(values),
                 delay_ms,
@@ -125,35 +115,35 @@ class AsyncQueue(Generic[D]):
     ) -> list[Delivery[D]]:
         """Take up to ``count`` messages, waiting for a first one if asked; see Queue.pop."""
         found = await self._run(
-            popping.pop(self._handle, count, deadline(ack_ms, retry_ms), block_ms, max_bytes)
+            moving.pop(self._handle, count, deadline(ack_ms, retry_ms), block_ms, max_bytes)
         )
         return self._handle.decoded(found)
 
     async def ack(self, *deliveries: Deliveries) -> int:
         """Acknowledge deliveries or receipts; returns how many were still this consumer's."""
-        return await self._run(acks.ack(self._handle, deliveries))
+        return await self._run(settling.ack(self._handle, deliveries))
 
     async def nack(self, *deliveries: Deliveries, delay_ms: Duration = 0) -> int:
         """Return messages as failed, to be redelivered or buried; see Queue.nack."""
-        return await self._run(acks.nack(self._handle, deliveries, delay_ms))
+        return await self._run(settling.nack(self._handle, deliveries, delay_ms))
 
     async def fail(self, *failures: Failure) -> int:
         """Report failed attempts, each with its error, and a delay or None to give up.
 
         Returns how many messages were still this consumer's. Workers call this.
         """
-        return await self._run(failing.fail(self._handle, failures))
+        return await self._run(settling.fail(self._handle, failures))
 
     async def bury(self, *deliveries: Deliveries, error: BaseException | str | None = None) -> int:
         """Make dead letters of messages at once, whatever their attempts; returns how many.
 
         ``error`` says why; its type and the first 1000 characters of its text are kept.
         """
-        return await self._run(failing.bury(self._handle, deliveries, error))
+        return await self._run(settling.bury(self._handle, deliveries, error))
 
     async def release(self, *deliveries: Deliveries) -> int:
         """Return messages untried: they are redelivered at once; see Queue.release."""
-        return await self._run(acks.release(self._handle, deliveries))
+        return await self._run(settling.release(self._handle, deliveries))
 
     async def extend(
         self,
@@ -163,7 +153,7 @@ class AsyncQueue(Generic[D]):
     ) -> int:
         """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
         held_ms = needed_deadline(ack_ms, retry_ms)
-        return await self._run(acks.extend(self._handle, deliveries, held_ms))
+        return await self._run(settling.extend(self._handle, deliveries, held_ms))
 
     async def stats(self) -> QueueStats:
         """Return the state of the queue: counts, rates, settings."""
@@ -173,7 +163,7 @@ class AsyncQueue(Generic[D]):
         self, count: int = 10, *, state: State = "ready", max_bytes: int | None = None
     ) -> list[QueueItem]:
         """Return the messages of a state that come first, without taking them; see Queue.peek."""
-        return await self._run(peeking.peek(self._handle, count, state, max_bytes))
+        return await self._run(inspecting.peek(self._handle, count, state, max_bytes))
 
     async def scan(self, *states: State) -> AsyncIterator[QueueItem]:
         """Yield all messages, or those of some states, without taking them; see Queue.scan."""
@@ -215,7 +205,7 @@ class AsyncQueue(Generic[D]):
         They are given as ``peek`` returned them, by their places or by their ids; an id costs a
         look at what is delayed before it. Returns how many were still delayed.
         """
-        return await self._run(promoting.promote(self._handle, messages))
+        return await self._run(settling.promote(self._handle, messages))
 
     async def dead(
         self,

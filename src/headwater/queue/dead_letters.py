@@ -8,12 +8,11 @@ from typing import Literal, NamedTuple, TypeAlias
 from headwater.errors import InvalidInput
 from headwater.kernel.failures import ALL_LETTERS, LetterFilter
 from headwater.kernel.headers import bytes_of, check_max_bytes, first_of
-from headwater.queue.acks import BUNDLES_PER_CALL, by_bundle
-from headwater.queue.failing import with_causes
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import PAGE_MESSAGES, Spot, chosen, page, places_by_id, read_stats
-from headwater.queue.limits import MAX_LETTERS, check_count
+from headwater.queue.keys import MAX_LETTERS, check_count
 from headwater.queue.replies import LettersReply, Reply
+from headwater.queue.settling import BUNDLES_PER_CALL, by_bundle, with_causes
 from headwater.queue.types import QueueItem
 from headwater.queue.upkeep import keep
 from headwater.store.call import Argument, Call, Operation, Pace

@@ -9,22 +9,12 @@ from headwater.kernel.codecs import D
 from headwater.kernel.failures import Failure, LetterFilter
 from headwater.kernel.headers import GivenHeaders
 from headwater.kernel.inputs import Duration, Limits, deadline, needed_deadline
-from headwater.queue import (
-    acks,
-    dead_letters,
-    failing,
-    inspecting,
-    peeking,
-    popping,
-    promoting,
-    pushing,
-    upkeep,
-)
-from headwater.queue.acks import Deliveries
+from headwater.queue import dead_letters, inspecting, moving, settling, upkeep
 from headwater.queue.dead_letters import OneQueueLetter
 from headwater.queue.handles import QueueHandle
-from headwater.queue.limits import DEDUPE_MS, MAX_LETTERS
-from headwater.queue.pushing import HeadersOfMany
+from headwater.queue.keys import DEDUPE_MS, MAX_LETTERS
+from headwater.queue.moving import HeadersOfMany
+from headwater.queue.settling import Deliveries
 from headwater.queue.types import (
     Backoff,
     Delivery,
@@ -75,7 +65,7 @@ class Queue(Generic[D]):
         instead. One round trip.
         """
         return self._run(
-            pushing.push(
+            moving.push(
                 self._handle,
                 self._handle.encoded(value),
                 delay_ms,
@@ -111,7 +101,7 @@ class Queue(Generic[D]):
         round trip.
         """
         return self._run(
-            pushing.push_many(
+            moving.push_many(
                 self._handle,
                 self._handle.encoded_values(values),
                 delay_ms,
@@ -143,7 +133,7 @@ class Queue(Generic[D]):
         ``max_bytes``, headers included. One round trip for up to 1000 messages or 4 MiB.
         """
         ack_ms = deadline(ack_ms, retry_ms)
-        found = self._run(popping.pop(self._handle, count, ack_ms, block_ms, max_bytes))
+        found = self._run(moving.pop(self._handle, count, ack_ms, block_ms, max_bytes))
         return self._handle.decoded(found)
 
     def ack(self, *deliveries: Deliveries) -> int:
@@ -153,7 +143,7 @@ class Queue(Generic[D]):
         that was acknowledged or returned before, counts 0 and changes nothing, even if another
         consumer has the message by now.
         """
-        return self._run(acks.ack(self._handle, deliveries))
+        return self._run(settling.ack(self._handle, deliveries))
 
     def nack(self, *deliveries: Deliveries, delay_ms: Duration = 0) -> int:
         """Return messages as failed; returns how many were still this consumer's.
@@ -161,25 +151,25 @@ class Queue(Generic[D]):
         They are redelivered after ``delay_ms`` or the queue's back-off, whichever is longer; or
         become dead letters, when that was their last attempt.
         """
-        return self._run(acks.nack(self._handle, deliveries, delay_ms))
+        return self._run(settling.nack(self._handle, deliveries, delay_ms))
 
     def fail(self, *failures: Failure) -> int:
         """Report failed attempts, each with its error, and a delay or None to give up.
 
         Returns how many messages were still this consumer's. Workers call this.
         """
-        return self._run(failing.fail(self._handle, failures))
+        return self._run(settling.fail(self._handle, failures))
 
     def bury(self, *deliveries: Deliveries, error: BaseException | str | None = None) -> int:
         """Make dead letters of messages at once, whatever their attempts; returns how many.
 
         ``error`` says why; its type and the first 1000 characters of its text are kept.
         """
-        return self._run(failing.bury(self._handle, deliveries, error))
+        return self._run(settling.bury(self._handle, deliveries, error))
 
     def release(self, *deliveries: Deliveries) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
-        return self._run(acks.release(self._handle, deliveries))
+        return self._run(settling.release(self._handle, deliveries))
 
     def extend(
         self,
@@ -189,7 +179,7 @@ class Queue(Generic[D]):
     ) -> int:
         """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
         held_ms = needed_deadline(ack_ms, retry_ms)
-        return self._run(acks.extend(self._handle, deliveries, held_ms))
+        return self._run(settling.extend(self._handle, deliveries, held_ms))
 
     def stats(self) -> QueueStats:
         """Return the state of the queue: counts, rates, settings."""
@@ -204,7 +194,7 @@ class Queue(Generic[D]):
         priority and then by time, dead letters by the time at which they were given up. There are
         no more once they have ``max_bytes``.
         """
-        return self._run(peeking.peek(self._handle, count, state, max_bytes))
+        return self._run(inspecting.peek(self._handle, count, state, max_bytes))
 
     def scan(self, *states: State) -> Iterator[QueueItem]:
         """Yield all messages, or those of some states, without taking them, in bounded pages.
@@ -257,7 +247,7 @@ class Queue(Generic[D]):
         They are given as ``peek`` returned them, by their places or by their ids; an id costs a
         look at what is delayed before it. Returns how many were still delayed.
         """
-        return self._run(promoting.promote(self._handle, messages))
+        return self._run(settling.promote(self._handle, messages))
 
     def dead(
         self,

@@ -8,27 +8,95 @@ See headwater/store/scrubbing.py for how checks work.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+import struct
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from headwater.queue.bundles import open_bundle, part_joined
-from headwater.queue.keys import queue_key
-from headwater.queue.queue_fields import TIMED, QueueHead, head_command, queue_head, set_key
-from headwater.queue.replies import PageReply
+from headwater.queue.keys import QUEUES, queue_key
+from headwater.queue.replies import PageReply, open_bundle, part_joined
 from headwater.store.call import Call, Operation
 from headwater.store.scrubbing import (
+    NOBODYS,
     PAGE,
+    YOUNG_US,
     Checks,
     Command,
+    OwnedKey,
     Repair,
     ScrubLedger,
     Sweep,
     check_answers,
+    check_registered,
+    check_type,
+    parts_of,
     read,
+    report_orphan,
     settled,
     shown,
     size_of,
 )
+
+# ── Queue fields ──────────────────────────────────────────────────────────────────────────────────
+# The counters and priorities of a queue, for those who check how they agree.
+
+
+# The counters in the order in which they are packed; see lua/shared/10-layout.lua.
+COUNTS: Final = (
+    *("last", "pushed", "popped", "acked", "expired", "damaged", "unacked", "delayed", "retry"),
+    *("dead", "largest", "marked", "generation", "waited", "soonest", "bundled", "asked"),
+)
+_PRIORITY = re.compile(r"-?\d+", re.ASCII)
+TIMED: Final = ("delayed", "unacked", "retry")
+
+
+class QueueHead(NamedTuple):
+    """The counters of a queue by name, its priorities, and both as they are stored."""
+
+    counts: dict[str, float]
+    priorities: tuple[str, ...]
+    raw: list[bytes | None]
+
+    @property
+    def sets(self) -> list[tuple[str, str]]:
+        """Every sorted set of the queue, with its priority."""
+        timed = [(name, priority) for name in TIMED for priority in self.priorities]
+        return [*timed, ("dead", "")]
+
+    def packed(self, **counts: float) -> bytes:
+        """Return the counters as they are stored, some of them with another value."""
+        old = self.raw[0] or b""
+        values = list(struct.unpack(f">{len(old) // 8}d", old))
+        for name, value in counts.items():
+            values[COUNTS.index(name)] = value
+        return struct.pack(f">{len(values)}d", *values)
+
+
+def set_key(key: str, name: str, priority: str) -> str:
+    """Return the key of a list or a sorted set of a queue."""
+    return f"{key}:{name}:{priority}" if priority else f"{key}:{name}"
+
+
+def head_command(key: str) -> Command:
+    """Return the command that reads the fields of a queue."""
+    return ("HMGET", key, "counts", "priorities")
+
+
+def queue_head(values: list[bytes | None] | Exception) -> QueueHead | None:
+    """Read the fields of a queue; None when they cannot be read, or the reply is an error."""
+    if isinstance(values, Exception):
+        return None
+    counts, priorities = values
+    if counts is None or len(counts) % 8 or len(counts) < 8 * len(COUNTS):
+        return None
+    numbers = struct.unpack(f">{len(counts) // 8}d", counts)
+    names = tuple(p for p in (priorities or b"").decode("latin-1").split(",") if p)
+    if not all(map(_PRIORITY.fullmatch, names)):
+        return None
+    return QueueHead(dict(zip(COUNTS, numbers, strict=False)), names, values)
+
+
+# ── Scrubbing ─────────────────────────────────────────────────────────────────────────────────────
+
 
 CALL_BYTES: Final = 1024 * 1024
 # How many bundles one repair names again.
@@ -331,3 +399,87 @@ def _sweep_lists(key: str, ledger: ScrubLedger, judge: bool) -> Checks[Sweep | N
     if looked is None or looked[0].raw != head.raw or not listed:
         return None
     return Sweep(digest or 1, (more,), (int(head.counts["bundled"]),), head)
+
+
+# ── Key scrubbing ─────────────────────────────────────────────────────────────────────────────────
+# Which keys under the name of a queue belong to it, and which are left over.
+
+
+# Keys that only a queue that was pushed to has.
+_PUSHED: Final = (
+    *(b":dead", b":bundles", b":damaged", b":failing", b":causes", b":producers", b":answers"),
+)
+_BY_PRIORITY = re.compile(rb":(ready|delayed|unacked|retry):(-?\d+)")
+_KEYS = re.compile(rb":keys:\d+")
+_EXPIRING = re.compile(rb":(?:box|dedupe):.*", re.DOTALL)
+_BOX_MS: Final = 10_000
+
+
+def check_queue_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
+    """Check one key under the name of a queue."""
+    key, part = queue_key(found.name), found.part
+    ledger.kind, ledger.name = "queue", found.name
+    if kind := parts_of("queue", "K queue.key").get(part):
+        right = yield from check_type(key, found.key, kind, ledger)
+        if right and part == b"":
+            yield from _check_known(key, found.name, ledger)
+        elif right and part in _PUSHED:
+            yield from _check_pushed(key, found, ledger)
+    elif by_priority := _BY_PRIORITY.fullmatch(part):
+        kind = "list" if by_priority[1] == b"ready" else "zset"
+        if (yield from check_type(key, found.key, kind, ledger)):
+            yield from _check_priority(key, found, by_priority[2].decode(), ledger)
+    elif _KEYS.fullmatch(part):
+        yield from check_type(key, found.key, "zset", ledger)
+    elif _EXPIRING.fullmatch(part):
+        yield from _check_expires(key, found, ledger)
+    else:
+        ledger.found(f"key {shown(found.key)}", "a part of a queue", "no such part", NOBODYS)
+
+
+def _check_known(key: str, name: str, ledger: ScrubLedger) -> Checks[None]:
+    values, now = yield read(ledger, key, head_command(key), ("TIME",))
+    head = queue_head(values)
+    # The newest number is the microsecond of the newest push, or later.
+    if head is not None:
+        age_us = int(now[0]) * 1_000_000 + int(now[1]) - head.counts["last"]
+        if age_us > YOUNG_US:
+            yield from check_registered(QUEUES, name, ledger)
+
+
+def _check_pushed(key: str, found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
+    counts: Command = ("HGET", key, "counts")
+    there, value = yield read(ledger, key, ("EXISTS", found.key), counts)
+    if there and value is None:
+        report_orphan(key, found.key, "a queue that was pushed to", ((counts, None),), ledger)
+
+
+def _check_priority(key: str, found: OwnedKey, priority: str, ledger: ScrubLedger) -> Checks[None]:
+    """Check that a priority with messages is one that pops look at."""
+    there, values = yield read(ledger, key, ("EXISTS", found.key), head_command(key))
+    head = queue_head(values)
+    if not there or (head is not None and priority in head.priorities):
+        return
+    if head is None and isinstance(values, list) and values[0] is None:
+        counts: Command = ("HGET", key, "counts")
+        report_orphan(key, found.key, "a queue that was pushed to", ((counts, None),), ledger)
+        return
+    if head is None:
+        return
+    known = sorted((*head.priorities, priority), key=int, reverse=True)
+    text = "".join(f"{each}," for each in known)
+    changes: tuple[Command, ...] = (("HSET", key, "priorities", text),)
+    what = f"lets pops look at priority {priority}"
+    repair = Repair(what, key, ((head_command(key), values),), changes)
+    place = f"key {shown(found.key)}"
+    ledger.found(place, "its priority among those of the queue", "not there", repair=repair)
+
+
+def _check_expires(key: str, found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
+    """Check that a temporary key expires."""
+    expiry: Command = ("PTTL", found.key)
+    (left_ms,) = yield read(ledger, key, expiry)
+    if left_ms == -1:
+        changes: tuple[Command, ...] = (("PEXPIRE", found.key, _BOX_MS),)
+        repair = Repair("lets it expire", key, ((expiry, -1),), changes)
+        ledger.found(f"key {shown(found.key)}", "a time to live", "none", repair=repair)

@@ -15,8 +15,7 @@ from headwater.kernel.inputs import (
     refuse_own_name,
 )
 from headwater.queue.handles import QueueHandle
-from headwater.queue.keys import QUEUES
-from headwater.queue.limits import MAX_ATTEMPTS
+from headwater.queue.keys import MAX_ATTEMPTS, QUEUES
 from headwater.queue.replies import KeepReply, PurgeReply, Reply, settings_of
 from headwater.queue.types import Backoff, KeptQueue, QueueSettings
 from headwater.store.call import Argument, Call, Operation

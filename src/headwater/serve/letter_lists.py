@@ -18,7 +18,7 @@ from headwater.log.topics import TopicHandle, list_topic_dead, open_group
 from headwater.log.types import DeadLetter, TopicDeadLetter
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
-from headwater.queue.peeking import peek_page
+from headwater.queue.inspecting import peek_page
 from headwater.queue.types import QueueItem, State
 
 if TYPE_CHECKING:

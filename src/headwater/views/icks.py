@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from headwater.ick.limits import Member
+from headwater.ick.keys import Member
 from headwater.ick.types import (
     Added,
     Batch,

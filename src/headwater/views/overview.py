@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headwater.errors import BrokenObject, UnknownGroup
-from headwater.ick.inspecting import stats as channel_stats
-from headwater.ick.inspecting import stats_of_many as channel_stats_of_many
-from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels
+from headwater.ick.channels import LEASE_MS, ChannelHandle, list_channels
+from headwater.ick.channels import stats as channel_stats
+from headwater.ick.channels import stats_of_many as channel_stats_of_many
 from headwater.ick.types import ChannelStats
 from headwater.log import grouping, reading
 from headwater.log.handles import GroupHandle, StreamHandle

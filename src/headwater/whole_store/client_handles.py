@@ -16,7 +16,7 @@ from headwater.store.call import Operation
 
 # Each data type is imported with its first use; see ``client``.
 if TYPE_CHECKING:
-    from headwater.ick.layout import ChannelHandle
+    from headwater.ick.channels import ChannelHandle
     from headwater.ick.single import IckHandle
     from headwater.ick.types import KeptChannel
     from headwater.log.handles import StreamHandle
@@ -89,7 +89,7 @@ class ClientHandles:
         lease_ms: Duration | None = None,
     ) -> ChannelHandle:
         """Return the handle of a channel; without ``consumer``, each has a name of its own."""
-        from headwater.ick.layout import LEASE_MS, ChannelHandle
+        from headwater.ick.channels import LEASE_MS, ChannelHandle
 
         if consumer is None:
             consumer = f"{self.member}.{self._token()}"
@@ -138,7 +138,7 @@ class ClientHandles:
 
     def keep_channels(self, channels: Sequence[str]) -> Operation[list[KeptChannel]]:
         """Keep the named channels, or all."""
-        from headwater.ick.layout import finish_change, list_channels
+        from headwater.ick.channels import finish_change, list_channels
         from headwater.ick.types import KeptChannel
 
         kept = []

@@ -13,19 +13,19 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias, get_args
 
 from headwater.errors import AccessDenied, InvalidInput, StoreError, UnreadableNode
-from headwater.ick.key_scrubbing import (
+from headwater.ick.keys import CHANNELS
+from headwater.ick.scrubbing import (
+    check_channel,
     check_channel_key,
+    check_ick,
     check_ick_key,
     check_shard_key,
     ick_of,
 )
-from headwater.ick.keys import CHANNELS
-from headwater.ick.scrubbing import check_channel, check_ick
 from headwater.log.keys import STREAMS, TOPICS
 from headwater.log.scrubbing import check_stream, check_stream_key, check_topic, check_topic_key
-from headwater.queue.key_scrubbing import check_queue_key
 from headwater.queue.keys import QUEUES
-from headwater.queue.scrubbing import check_queue
+from headwater.queue.scrubbing import check_queue, check_queue_key
 from headwater.store.call import Operation, ScanKeys
 from headwater.store.faults import Refusal
 from headwater.store.scrubbing import (

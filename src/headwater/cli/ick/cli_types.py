@@ -14,7 +14,7 @@ from headwater import views
 from headwater.cli import completing, output
 
 if TYPE_CHECKING:
-    from headwater.ick.limits import Member
+    from headwater.ick.keys import Member
     from headwater.ick.types import Listed
 
 Key = Annotated[

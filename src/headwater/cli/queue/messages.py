@@ -23,7 +23,7 @@ from headwater.cli.options import (
 )
 from headwater.cli.queue.cli_types import QueueName, known_queue
 from headwater.errors import HeadwaterError
-from headwater.queue.limits import MAX_PUSH_MESSAGES
+from headwater.queue.keys import MAX_PUSH_MESSAGES
 
 if TYPE_CHECKING:
     from headwater.queue.queue import Queue

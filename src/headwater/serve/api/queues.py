@@ -11,7 +11,7 @@ from headwater.errors import InvalidInput, UnknownQueue
 from headwater.kernel.headers import LIST_BYTES
 from headwater.kernel.inputs import Encoding
 from headwater.log.keys import MAX_OFFSET
-from headwater.queue.limits import MAX_PRIORITY, MAX_PUSH_MESSAGES
+from headwater.queue.keys import MAX_PRIORITY, MAX_PUSH_MESSAGES
 from headwater.queue.types import QueueItem
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from headwater.ick.aio_ick import AsyncIck
-from headwater.ick.limits import Member
+from headwater.ick.keys import Member
 from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.resp.arguments import Arguments, scores_of
 from headwater.serve.resp.commands import RespCommand, Words

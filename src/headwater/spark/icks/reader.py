@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headwater.errors import UnknownIck
 from headwater.ick import channels, single
-from headwater.ick.layout import LEASE_MS, ChannelHandle
-from headwater.ick.limits import encode
+from headwater.ick.channels import LEASE_MS, ChannelHandle
+from headwater.ick.keys import encode
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Listed, Place
 from headwater.spark.engine.arrow_rows import BATCH_ROWS, spark_schema, to_batch

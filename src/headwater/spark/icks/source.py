@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
-from headwater.ick.limits import MAX_SHARDS
+from headwater.ick.keys import MAX_SHARDS
 from headwater.spark.engine.accepted_columns import refuse_other_schema, refuse_overwrite
 from headwater.spark.engine.connections import absolute_url
 from headwater.spark.engine.failures import one_line

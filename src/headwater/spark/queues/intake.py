@@ -26,8 +26,7 @@ from headwater.log.node import encoded_column
 from headwater.log.reading import extent, newest_sequence
 from headwater.log.retention import PRODUCER_MS
 from headwater.log.stream import Stream
-from headwater.queue.keys import queue_key
-from headwater.queue.limits import MAX_PRIORITY
+from headwater.queue.keys import MAX_PRIORITY, queue_key
 from headwater.spark.engine.write_identity import content_of_tasks
 from headwater.spark.log.staging import (
     LogSink,
