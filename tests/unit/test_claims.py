@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.outbox.runs import count_ids, id_at, place_of, read_runs, runs_of, spell_runs
+from headwater.outbox.batches import count_ids, id_at, place_of, read_runs, runs_of, spell_runs
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from sqlalchemy import exc, make_url
 
 from headwater import errors
 from headwater.kernel.failures import LONGEST_DELAY_S, delay_s
-from headwater.outbox.outages import DatabaseOutage, is_passing
+from headwater.outbox.consuming import DatabaseOutage, is_passing
 
 URL = make_url("postgresql://me:hush-hush@here/app")
 

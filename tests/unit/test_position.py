@@ -9,9 +9,8 @@ from sqlalchemy import create_engine
 
 from headwater.log.handles import StreamHandle
 from headwater.outbox import checkpoints
-from headwater.outbox.plan import ConsumerPlan
+from headwater.outbox.plan import Ask, ConsumerPlan, Execute, Fetch, Transact, Work
 from headwater.outbox.position import ConsumerPosition
-from headwater.outbox.requests import Ask, Execute, Fetch, Transact, Work
 
 # What a position looks at in the info of a stream.
 INFO = SimpleNamespace(first=1, last=20)

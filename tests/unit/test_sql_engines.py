@@ -9,10 +9,15 @@ import pytest
 from sqlalchemy import make_url
 
 from headwater.errors import DatabaseUnreachable, InvalidInput
-from headwater.sql.engines import is_in_memory, open_engine, parse_url, sqlite_file
-from headwater.sql.postgres import PostgresServer
+from headwater.sql.engines import (
+    PostgresServer,
+    SqliteFile,
+    is_in_memory,
+    open_engine,
+    parse_url,
+    sqlite_file,
+)
 from headwater.sql.relations import Relation, quoted
-from headwater.sql.sqlite import SqliteFile
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.outbox import Outbox, Streamer
-from headwater.sql.driver_errors import translated
+from headwater.sql.driver_errors import safe_name, translated, without_secrets
 from headwater.sql.engines import open_engine
-from headwater.sql.safe_names import safe_name, without_secrets
 
 SECRET = "hush-hush"
 AWAY = "127.0.0.1:1"

@@ -223,7 +223,7 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Stop retention from waiting for a consumer until it runs again; its position is kept."""
-    from headwater.outbox.known_consumers import forget_consumer
+    from headwater.outbox.consumers import forget_consumer
 
     with _known_consumer(db, store, name, stream) as (consumer, hw):
         streams = list(consumer.streams)
@@ -238,7 +238,7 @@ def _known_consumer(
 ) -> Iterator[tuple[Consumer, Headwater]]:
     """Yield a consumer of the streams on which it has a position; raises UnknownConsumer."""
     from headwater.outbox import Outbox
-    from headwater.outbox.known_consumers import known_consumer
+    from headwater.outbox.consumers import known_consumer
     from headwater.sql.engines import open_engine
 
     with open_engine(db) as engine, connected(store) as hw:

@@ -70,8 +70,8 @@ def stream(
     """
     from headwater.kernel.stopping import stop_on_signals
     from headwater.outbox import Outbox, Streamer
+    from headwater.sql.driver_errors import safe_name
     from headwater.sql.engines import open_engine
-    from headwater.sql.safe_names import safe_name
 
     with open_engine(db) as engine, connected(store, runs_on=True) as hw:
         outbox = Outbox(engine)

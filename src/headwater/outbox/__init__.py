@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headwater.outbox.aio_consumer_loop import AsyncConsumer
     from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven
     from headwater.outbox.consumer_loop import Consumer
-    from headwater.outbox.decorator import consumer
+    from headwater.outbox.consumers import consumer
     from headwater.outbox.outbox import Outbox
     from headwater.outbox.plan import ConsumerStats
     from headwater.outbox.reset import write_reset
@@ -50,7 +50,7 @@ _HOMES = {
     "headwater.outbox.aio_consumer_loop": ("AsyncConsumer",),
     "headwater.outbox.consumer_letters": ("ConsumerLetter", "ConsumerRedriven"),
     "headwater.outbox.consumer_loop": ("Consumer",),
-    "headwater.outbox.decorator": ("consumer",),
+    "headwater.outbox.consumers": ("consumer",),
     "headwater.outbox.outbox": ("Outbox",),
     "headwater.outbox.plan": ("ConsumerStats",),
     "headwater.outbox.reset": ("write_reset",),

@@ -16,18 +16,11 @@ from headwater.kernel.inputs import Duration
 from headwater.kernel.stopping import AsyncStopSignal
 from headwater.log.handles import Start
 from headwater.log.topics import TopicStart
-from headwater.outbox import requests
+from headwater.outbox import plan
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven
 from headwater.outbox.consumer_shell import ConsumerShell
 from headwater.outbox.consuming import PATIENCE_S
-from headwater.outbox.plan import (
-    ConsumerPlan,
-    OnError,
-    OnGap,
-    Streams,
-    TimeSource,
-    engine_of,
-)
+from headwater.outbox.plan import ConsumerPlan, OnError, OnGap, Streams, TimeSource, engine_of
 from headwater.sql.driver_errors import naming_missing_rights
 from headwater.store.presence import reporting_async
 
@@ -140,7 +133,7 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
 
     # ── Doing what the work asks for ─────────────────────────────────────────────────────────
 
-    async def _do(self, job: requests.Work[T], conn: AsyncConnection | None = None) -> T:
+    async def _do(self, job: plan.Work[T], conn: AsyncConnection | None = None) -> T:
         """Do all that work asks for; returns its result."""
         try:
             request = job.send(None)
@@ -155,29 +148,29 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
             result: T = done.value
             return result
 
-    async def _perform(self, request: requests.Request, conn: AsyncConnection | None) -> Any:
+    async def _perform(self, request: plan.Request, conn: AsyncConnection | None) -> Any:
         match request:
-            case requests.Step(name):
+            case plan.Step(name):
                 return self._steps and self._steps(name)
-            case requests.Ask(operation):
+            case plan.Ask(operation):
                 return await self._store.run(operation, self._patience_s)
-            case requests.Pause(seconds):
+            case plan.Pause(seconds):
                 return await self._stop.wait(seconds)
-            case requests.Transact(inner, alone):
+            case plan.Transact(inner, alone):
                 # One at a time: a handler need not care how many streams there are.
                 async with self._alone if alone else nullcontext(), self._engine.begin() as conn:
                     return await self._do(inner, conn)
         assert conn is not None
         match request:
-            case requests.Fetch(statement, values):
+            case plan.Fetch(statement, values):
                 with naming_missing_rights(self._engine):
                     return (await conn.execute(statement, values)).scalar()
-            case requests.Execute(statement, values):
+            case plan.Execute(statement, values):
                 with naming_missing_rights(self._engine):
                     return (await conn.execute(statement, values)).rowcount
-            case requests.Handle(stream, messages):
+            case plan.Handle(stream, messages):
                 return await self._handlers[stream](conn, messages)
-            case requests.Restore(stream, state):
+            case plan.Restore(stream, state):
                 return await self._resetters[stream](conn, state)
-            case requests.InspectTransaction():
-                return requests.transaction_state(conn.sync_connection)
+            case plan.InspectTransaction():
+                return plan.transaction_state(conn.sync_connection)

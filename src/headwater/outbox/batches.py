@@ -1,4 +1,4 @@
-"""The ledger of batches: which rows of an outbox became which offsets, the newest 10,000 batches.
+"""Batches of the outbox: runs of ids, the ledger of the newest batches, their traces.
 
 The leader writes it in the transaction that deletes the rows, one line for each stream of a batch
 and none for a row. So a message is traced back to its row, and a row to its message, long after the
@@ -8,12 +8,76 @@ row is gone. A batch that was repeated after a crash has the line of whoever end
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from headwater.outbox.runs import Runs, count_ids, id_at, place_of, read_runs, runs_of, spell_runs
+from headwater.kernel.headers import Headers
+from headwater.kernel.instrument import current
 
 if TYPE_CHECKING:
     from headwater.outbox.database import OutboxDatabase
+
+
+# ── Runs ──────────────────────────────────────────────────────────────────────────────────────────
+# Runs of ids: ascending ids without a gap, as first and last; written as 1-1000,1007.
+
+
+# Ids without a gap between the first and the last of each, both included; ascending.
+Runs: TypeAlias = list[tuple[int, int]]
+
+
+def runs_of(ids: Sequence[int]) -> Runs:
+    """Return the runs of ascending ids without a gap: they hold these ids, and no others."""
+    if ids and ids[-1] - ids[0] == len(ids) - 1:
+        return [(ids[0], ids[-1])]
+    runs: Runs = []
+    start = 0
+    for place in range(1, len(ids) + 1):
+        if place == len(ids) or ids[place] != ids[place - 1] + 1:
+            runs.append((ids[start], ids[place - 1]))
+            start = place
+    return runs
+
+
+def spell_runs(runs: Runs) -> str:
+    """Write runs of ids as 1-1000,1007."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def read_runs(text: str) -> Runs:
+    """Read what spell_runs wrote."""
+    runs: Runs = []
+    for run in text.split(",") if text else ():
+        first, _, last = run.partition("-")
+        runs.append((int(first), int(last or first)))
+    return runs
+
+
+def count_ids(runs: Runs) -> int:
+    """Return how many ids are in runs."""
+    return sum(last - first + 1 for first, last in runs)
+
+
+def id_at(runs: Runs, place: int) -> int | None:
+    """Return the id at a place, counted from 0; None beyond the end."""
+    for first, last in runs:
+        if 0 <= place <= last - first:
+            return first + place
+        place -= last - first + 1
+    return None
+
+
+def place_of(runs: Runs, number: int) -> int | None:
+    """Return the place of an id, counted from 0; None when it is not there."""
+    before = 0
+    for first, last in runs:
+        if first <= number <= last:
+            return before + number - first
+        before += last - first + 1
+    return None
+
+
+# ── Batches ───────────────────────────────────────────────────────────────────────────────────────
+
 
 KEPT: Final = 10_000
 _PRUNED_EVERY: Final = 100
@@ -104,3 +168,24 @@ def note_batch(
 
 def _some(rows: Sequence[int], places: Sequence[int]) -> Runs:
     return runs_of([rows[place] for place in places]) if places[-1] < len(rows) else []
+
+
+# ── Traced rows ───────────────────────────────────────────────────────────────────────────────────
+# Rows of a batch as traces see them: by their headers, which may hold the context of a trace.
+
+
+# As many links a span has, by the default of the SDK of OpenTelemetry.
+_LINKED: Final = 128
+
+
+class TracedRow(NamedTuple):
+    """A staged row, of which an instrument sees the headers alone."""
+
+    headers: Headers
+
+
+def traced_rows(headers: Sequence[bytes] | None) -> list[TracedRow]:
+    """Return the rows whose traces a batch is linked to; none while nobody makes traces."""
+    if headers is None or current() is None:
+        return []
+    return [TracedRow(Headers.stored(one)) for one in headers[:_LINKED]]

@@ -21,19 +21,11 @@ from headwater.kernel.inputs import Duration
 from headwater.kernel.stopping import StopSignal
 from headwater.log.handles import Start
 from headwater.log.topics import TopicStart
-from headwater.outbox import requests
+from headwater.outbox import plan
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven
-from headwater.outbox.consumer_shell import ConsumerShell
+from headwater.outbox.consumer_shell import ConsumerShell, TopicTurn
 from headwater.outbox.consuming import PATIENCE_S, Turn
-from headwater.outbox.plan import (
-    ConsumerPlan,
-    OnError,
-    OnGap,
-    Streams,
-    TimeSource,
-    engine_of,
-)
-from headwater.outbox.topic_consuming import TopicTurn
+from headwater.outbox.plan import ConsumerPlan, OnError, OnGap, Streams, TimeSource, engine_of
 from headwater.sql.driver_errors import naming_missing_rights
 from headwater.store.presence import reporting
 
@@ -212,7 +204,7 @@ class Consumer(ConsumerShell[Handler, OnReset]):
 
     # ── Doing what the work asks for ─────────────────────────────────────────────────────────
 
-    def _do(self, job: requests.Work[T], conn: Connection | None = None) -> T:
+    def _do(self, job: plan.Work[T], conn: Connection | None = None) -> T:
         """Do all that work asks for; returns its result."""
         try:
             request = job.send(None)
@@ -227,29 +219,29 @@ class Consumer(ConsumerShell[Handler, OnReset]):
             result: T = done.value
             return result
 
-    def _perform(self, request: requests.Request, conn: Connection | None) -> Any:
+    def _perform(self, request: plan.Request, conn: Connection | None) -> Any:
         match request:
-            case requests.Step(name):
+            case plan.Step(name):
                 return self._steps and self._steps(name)
-            case requests.Ask(operation):
+            case plan.Ask(operation):
                 return self._store.run(operation, self._patience_s)
-            case requests.Pause(seconds):
+            case plan.Pause(seconds):
                 return self._stopped or self._stop.wait(seconds)
-            case requests.Transact(inner, alone):
+            case plan.Transact(inner, alone):
                 # One at a time: a handler need not care how many streams there are.
                 with self._alone if alone else nullcontext(), self._engine.begin() as conn:
                     return self._do(inner, conn)
         assert conn is not None
         match request:
-            case requests.Fetch(statement, values):
+            case plan.Fetch(statement, values):
                 with naming_missing_rights(self._engine):
                     return conn.execute(statement, values).scalar()
-            case requests.Execute(statement, values):
+            case plan.Execute(statement, values):
                 with naming_missing_rights(self._engine):
                     return conn.execute(statement, values).rowcount
-            case requests.Handle(stream, messages):
+            case plan.Handle(stream, messages):
                 return check_done(self._handlers[stream](conn, messages))
-            case requests.Restore(stream, state):
+            case plan.Restore(stream, state):
                 return check_done(self._resetters[stream](conn, state))
-            case requests.InspectTransaction():
-                return requests.transaction_state(conn)
+            case plan.InspectTransaction():
+                return plan.transaction_state(conn)

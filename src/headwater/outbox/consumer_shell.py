@@ -1,41 +1,258 @@
-"""What Consumer and AsyncConsumer share: all that does not wait for a store or a database."""
+"""What Consumer and AsyncConsumer share, on a stream and on a topic; without I/O."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import add
 from typing import Generic, TypeVar
 
-from headwater.errors import InvalidInput
+from headwater.errors import HeadwaterError, InvalidInput
 from headwater.kernel.handlers import check_takes
 from headwater.kernel.headers import check_max_bytes
 from headwater.log.aio_topic import AsyncTopic
-from headwater.log.handles import StreamHandle
+from headwater.log.handles import StreamHandle, check_start
 from headwater.log.keys import check_offset
+from headwater.log.reading import complete
 from headwater.log.topic import Topic
-from headwater.log.topics import TopicHandle, TopicStart
+from headwater.log.topics import (
+    TURN_MS,
+    TopicHandle,
+    TopicStart,
+    await_news,
+    check_partition,
+    partition_of,
+)
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven, oldest
-from headwater.outbox.consumer_source import ConsumerSource
-from headwater.outbox.consuming import Turn
-from headwater.outbox.discarding import discard, refuse_up_to
+from headwater.outbox.consuming import (
+    DOUBT_S,
+    REPORT_S,
+    WAIT_MS,
+    ConsumerSource,
+    DatabaseOutage,
+    Turn,
+    is_passing,
+)
 from headwater.outbox.plan import (
+    Ask,
     ConsumerPlan,
     ConsumerStats,
+    Pause,
     Streams,
+    Work,
     coders_of,
     for_each,
     names_of,
     one_of,
     streams_of,
 )
-from headwater.outbox.redriving import redrive
-from headwater.outbox.requests import Work
-from headwater.outbox.topic_consuming import TopicTurn
+from headwater.outbox.redriving import discard, redrive, refuse_up_to
+from headwater.store.call import Operation, Token
 from headwater.store.presence import ReportedPart
 
-H = TypeVar("H")
+# ── Topic consuming ───────────────────────────────────────────────────────────────────────────────
+# What a consumer does on a topic, without I/O: a turn for each partition, one after the other.
+#
+# Each partition has its own position, history and dead letters, as a stream has. Processes of one
+# name share the partitions batch by batch: each begins with another one, and whoever finds that a
+# position has moved meanwhile continues with the next partition.
+
+
+log = logging.getLogger("headwater.outbox")
+
 R = TypeVar("R")
+
+
+def _token() -> Operation[str]:
+    text: str = yield Token()
+    return text
+
+
+def _complete(key: str) -> Operation[None]:
+    """Complete a write that stopped half-way: it wakes consumers who then find nothing."""
+    yield complete(key)
+
+
+class TopicTurn:
+    """One consumer on all partitions of a topic.
+
+    ``_ready`` are the partitions that may have something to apply, ``_woken`` the streams whose
+    news ended the last wait, and ``_first`` is the partition that the next round begins with.
+    """
+
+    def __init__(self, plan: ConsumerPlan, topic: TopicHandle, *, one_server: bool) -> None:
+        self.topic = topic
+        self._plan = plan
+        self._one_server = one_server
+        self._turns: list[Turn] = []
+        self._ready: set[int] = set()
+        self._woken: list[str] = []
+        self._first = 0
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What was done in all partitions."""
+        return reduce(add, [turn.stats for turn in self._turns], ConsumerStats())
+
+    def run(self) -> Work[None]:
+        """Apply what comes, wait for more, and retry after an outage, until asked to stop."""
+        who = f"consumer {self._plan.name!r} of topic {self.topic.name!r}"
+        outage = DatabaseOutage(who, log, self._plan.database, self._plan.time.monotonic)
+        self._ready.update(range(len(self._turns)))
+        while not (yield Pause(0)):
+            try:
+                yield from self._open()
+                yield from self._run_round()
+                outage.over()
+            except Exception as error:
+                if not is_passing(error):
+                    yield from self._report()
+                    raise
+                yield Pause(outage.meet(error))
+        yield from self._report()
+
+    def run_once(self) -> Work[int]:
+        """Apply one batch of each partition; returns how many messages were handled."""
+        return sum((yield from self._each(Turn.run_once)))
+
+    def lag(self) -> Work[int]:
+        """Count the offsets between the positions and the ends of the partitions."""
+        return sum((yield from self._each(Turn.lag)))
+
+    def positions(self) -> Work[dict[str, int | None]]:
+        """Return the position in each partition, by the name of its stream."""
+        found = yield from self._each(Turn.positions)
+        return {name: at for positions in found for name, at in positions.items()}
+
+    def dead(self, count: int, max_bytes: int | None) -> Work[list[ConsumerLetter]]:
+        """Return the oldest dead letters, of all partitions."""
+        found: list[ConsumerLetter] = []
+
+        def keep_oldest(turn: Turn) -> Work[None]:
+            nonlocal found
+            found = oldest(found + (yield from turn.dead(count, max_bytes)), count, max_bytes)
+
+        yield from self._each(keep_oldest)
+        return found
+
+    def redrive(self) -> Work[ConsumerRedriven]:
+        """Handle the dead letters of all partitions again."""
+        found = yield from self._each(redrive)
+        return ConsumerRedriven(sum(one.handled for one in found), sum(one.failed for one in found))
+
+    def discard(self, partition: int | None, up_to: int | None) -> Work[int]:
+        """Drop the dead letters of all partitions or of one; returns how many."""
+        if partition is None:
+            refuse_up_to(up_to, f"{self.topic.name}/0")
+            return sum((yield from self._each(discard)))
+        yield from self._open()
+        check_partition(partition, len(self._turns))
+        work = discard(self._turns[partition], up_to)
+        return (yield from self._in_partition(partition, work, {}))
+
+    def remove(self) -> Work[bool]:
+        """Remove the consumer from every partition; returns whether it existed."""
+        return any((yield from self._each(Turn.remove)))
+
+    def seek(self, position: TopicStart) -> Work[dict[int, int]]:
+        """Set the position in all partitions, or in those that are named; returns where."""
+        yield from self._open()
+        if isinstance(position, Mapping):
+            positions = dict(position)
+        else:
+            positions = dict.fromkeys(range(len(self._turns)), position)
+        for place, start in positions.items():
+            check_partition(place, len(self._turns))
+            check_start(start)
+        done: dict[int, int] = {}
+        for place, start in sorted(positions.items()):
+            work = self._turns[place].seek(start)
+            done[place] = yield from self._in_partition(place, work, done)
+        return done
+
+    def _open(self) -> Work[None]:
+        if not self._turns:
+            streams = yield Ask(self.topic.open())
+            # Not the same one in every process of this name.
+            self._first = partition_of((yield Ask(_token())), len(streams))
+            self._turns = [
+                Turn(self._plan, ConsumerSource(self._plan, stream, self.topic, place))
+                for place, stream in enumerate(streams)
+            ]
+            self._ready.update(range(len(streams)))
+
+    def _each(self, act: Callable[[Turn], Work[R]]) -> Work[list[R]]:
+        yield from self._open()
+        done: dict[int, R] = {}
+        for place, turn in enumerate(self._turns):
+            done[place] = yield from self._in_partition(place, act(turn), done)
+        return list(done.values())
+
+    def _in_partition(self, place: int, work: Work[R], done: Mapping[int, object]) -> Work[R]:
+        try:
+            return (yield from work)
+        except HeadwaterError as error:
+            error.partition, error.partitions_done = place, done
+            raise
+
+    # ── While it runs ────────────────────────────────────────────────────────────────────────
+
+    def _run_round(self) -> Work[None]:
+        """Give each partition that is ready its turn; wait for more when none had anything."""
+        count = len(self._turns)
+        handled = False
+        for place in [(self._first + step) % count for step in range(count)]:
+            if place not in self._ready:
+                continue
+            turn = self._turns[place]
+            if (yield from self._in_partition(place, turn.run_beside(), {})) is not None:
+                handled = True
+            else:
+                self._ready.discard(place)
+                if turn.stream.name in self._woken:
+                    yield Ask(_complete(turn.stream.key))
+            if (yield Pause(0)):
+                return
+        self._first = (self._first + 1) % count
+        yield from self._report(REPORT_S)
+        if not handled:
+            yield from self._wait()
+
+    def _wait(self) -> Work[None]:
+        """Wait until a partition has more or a failure may be retried, half a second at most."""
+        now = self._plan.time.monotonic()
+        wait_ms = float(WAIT_MS if self._one_server else TURN_MS)
+        news = []
+        for turn in (*self._turns[self._first :], *self._turns[: self._first]):
+            if turn.retry_at is not None:
+                wait_ms = min(wait_ms, (turn.retry_at - now) * 1000)
+            elif turn.position.next is not None:
+                news.append((turn.stream, turn.position.next - 1))
+        if not self._one_server:
+            # Streams in different slots cannot be waited for together: take turns.
+            news = news[:1]
+        self._woken = []
+        if news:
+            self._woken = yield Ask(await_news(news, max(1, int(wait_ms))))
+        else:
+            yield Pause(max(0.001, wait_ms / 1000))
+        now = self._plan.time.monotonic()
+        for place, turn in enumerate(self._turns):
+            turn.position.doubt(DOUBT_S)
+            due = turn.retry_at is not None and turn.retry_at <= now
+            if due or turn.position.next is None or turn.stream.name in self._woken:
+                self._ready.add(place)
+
+    def _report(self, every_s: float = 0.0) -> Work[None]:
+        for turn in self._turns:
+            yield from turn.position.report(every_s)
+
+
+# ── Consumer shell ────────────────────────────────────────────────────────────────────────────────
+
+
+H = TypeVar("H")
 
 
 class ConsumerShell(Generic[H, R]):

@@ -16,30 +16,294 @@ of a commit is unknown, the position is looked up again before anything else.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 
 from headwater.errors import (
     GapError,
+    InvalidInput,
     LostFuture,
+    OutboxError,
     PoisonedBatch,
     PositionLost,
+    StoreError,
+    TransactionEnded,
     Undecodable,
 )
-from headwater.kernel.failures import delay_s
+from headwater.kernel import failures
+from headwater.kernel.failures import delay_s, store_may_recover
 from headwater.kernel.instrument import Outcome, observe
-from headwater.log.handles import Start
+from headwater.log.handles import Start, StreamHandle
 from headwater.log.reading import read_from
-from headwater.log.types import Passage
-from headwater.outbox.burying import Burial
-from headwater.outbox.consumer_batch import ConsumerBatch, cut_batch
-from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerLetters, GivenUp
-from headwater.outbox.consumer_source import ConsumerSource, Failed, NotYet
-from headwater.outbox.outages import DatabaseOutage, is_passing
-from headwater.outbox.plan import ConsumerPlan, ConsumerStats
+from headwater.log.topics import TopicHandle, in_partition
+from headwater.log.types import Message, Passage
+from headwater.outbox import checkpoints, given_up
+from headwater.outbox.consumer_letters import (
+    ConsumerLetter,
+    ConsumerLetters,
+    FoundLetter,
+    GivenUp,
+    WrittenLetter,
+    place_among_letters,
+)
+from headwater.outbox.plan import (
+    Ask,
+    ConsumerPlan,
+    ConsumerStats,
+    Execute,
+    Fetch,
+    Handle,
+    InspectTransaction,
+    Pause,
+    Restore,
+    Step,
+    Transact,
+    Work,
+)
 from headwater.outbox.position import ConsumerPosition
-from headwater.outbox.requests import Ask, Pause, Step, Transact, Work
-from headwater.outbox.reset import reset_tag
+from headwater.outbox.reset import ConsumerBatch, cut_batch, reset_of, reset_tag, resets_in
+from headwater.sql.driver_errors import (
+    Database,
+    database_may_recover,
+    was_rolled_back_for_others,
+    without_secrets,
+)
+
+# ── Outages ───────────────────────────────────────────────────────────────────────────────────────
+# Trouble that passes: errors of the database or the store that are waited out.
+#
+# They are retried for as long as they last, and never count as a handler's failure. An outage is
+# logged once when it begins and once when it is over.
+
+
+# So many transactions rolled back in a row are an outage after all.
+_UNUSUAL = 5
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether an error is of the database or the store, and may be gone by the next try."""
+    if isinstance(error, StoreError):
+        return store_may_recover(error)
+    return database_may_recover(error)
+
+
+class DatabaseOutage(failures.Outage):
+    """An outage of a database or a store; what is logged of it shows no secret of the database.
+
+    A single transaction that was rolled back for the sake of another one is not logged.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        log: logging.Logger,
+        database: Database,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(who, log, clock)
+        self._database = database
+
+    def _is_worth_logging(self, error: BaseException, failures: int) -> bool:
+        return failures >= _UNUSUAL or not was_rolled_back_for_others(error)
+
+    def _reason(self, error: BaseException) -> str:
+        return without_secrets(super()._reason(error), self._database)
+
+
+# ── Consumer source ───────────────────────────────────────────────────────────────────────────────
+# What a consumer reads, a stream or a partition of a topic, and calling its owner's functions.
+
 
 log = logging.getLogger("headwater.outbox")
+
+
+class Failed(Exception):
+    """A handler failed; the cause is its error. It rolls the transaction back.
+
+    ``misfit`` is the offset of the message whose value does not fit its codec, if that was it.
+    """
+
+    misfit: int | None = None
+
+
+class NotYet(Exception):
+    """What was read cannot be handled before something else is; it rolls the transaction back."""
+
+
+class ConsumerSource:
+    """A stream, or a partition of a topic, as a consumer sees it.
+
+    The owner's functions are found by ``name``: that of the stream, or of the whole topic.
+    """
+
+    def __init__(
+        self,
+        plan: ConsumerPlan,
+        stream: StreamHandle,
+        topic: TopicHandle | None = None,
+        partition: int = 0,
+    ) -> None:
+        self.name = stream.name if topic is None else topic.name
+        self.stream = stream
+        self.who = f"consumer {plan.name!r} of {stream.name!r}"
+        self._plan = plan
+        self._topic = topic
+        self._partition = partition
+
+    def check_gap(self, gap: tuple[int, int] | None) -> None:
+        """Raise GapError for what was evicted or lost, unless the consumer skips that."""
+        if gap and self._plan.on_gap == "stop":
+            raise GapError(self._plan.name, self.stream.name, *gap)
+
+    def handle(self, messages: list[Message]) -> Work[None]:
+        """Call the handler. Raises Failed from its error, or TransactionEnded."""
+        if self._topic is None:
+            given = self.stream.decoded(messages)
+        else:
+            given = self._topic.decoded(in_partition(self._partition, messages))
+        try:
+            yield from self._call(Handle(self.name, given))
+        except Failed as failed:
+            # A value that does not fit its codec: no retry changes that.
+            misfits = (m for m in given if getattr(m, "decoded", None) is failed.__cause__)
+            failed.misfit = next((m.offset for m in misfits), None)
+            raise
+
+    def restore(self, record: Message) -> Work[None]:
+        """Replace the state, and apply again what is between its position and the record."""
+        try:
+            reset = reset_of(record)
+            if not self._plan.resets:
+                raise InvalidInput(f"{self.who} is to be reset, but has no on_reset; pass one")
+        except InvalidInput as error:
+            raise Failed from error
+        yield from self._call(Restore(self.name, reset.state))
+        yield Step("restored")
+        at = applied = reset.position + 1
+        while at < record.offset:
+            count = min(self._plan.batch, record.offset - at)
+            passage: Passage = yield Ask(read_from(self.stream, at, count, None, whole=False))
+            if passage.next == at:
+                raise PositionLost(self._plan.name, self.stream.name, at, passage.last)
+            if passage.gap:
+                first, last = passage.gap[0], min(passage.gap[1], record.offset - 1)
+                self.check_gap((first, last))
+                applied = last + 1
+                log.warning(
+                    "%s is reset without offsets %d to %d, which are gone",
+                    *(self.who, first, last),
+                )
+            skipped = {message.offset for message in resets_in(passage.messages)}
+            again = [
+                message
+                for message in passage.messages
+                if message.offset < record.offset and message.offset not in skipped
+            ]
+            if again:
+                yield from self.handle(again)
+            at = passage.next
+        if at > applied:
+            # They are applied now, also those that were given up before; evicted ones are not.
+            which = {"who": self._plan.name, "place": self.stream.name}
+            created = int(self.stream.seen.created)
+            between = {"created": created, "first": applied, "last": record.offset - 1}
+            yield Execute(given_up.FORGET_BETWEEN, {**which, **between})
+
+    def _call(self, request: Handle | Restore) -> Work[None]:
+        try:
+            yield request
+        except Exception as error:
+            if (yield InspectTransaction()) == "ended" and not is_passing(error):
+                raise TransactionEnded(self._plan.name, self.stream.name) from error
+            raise Failed from error
+        state = yield InspectTransaction()
+        if state == "ended":
+            raise TransactionEnded(self._plan.name, self.stream.name)
+        if state == "broken":
+            raise Failed from OutboxError(
+                "the handler caught an error of the database, which rolled the transaction back; "
+                "do not catch it, or catch it around conn.begin_nested()"
+            )
+
+
+# ── Burying ───────────────────────────────────────────────────────────────────────────────────────
+# Giving a message up: its dead letter in the log, then position and note in one SQL transaction.
+#
+# In that order: a crash in between writes the letter again, and the log deduplicates it. Until the
+# position has moved, the letter does not count (see given_up.py).
+
+
+class Burial:
+    """Gives messages of ``stream`` up, over which ``position`` is then moved.
+
+    With ``notes=False``, for a redrive, they are letters already: what SQL notes of them stays.
+    """
+
+    def __init__(
+        self,
+        plan: ConsumerPlan,
+        stream: StreamHandle,
+        letters: ConsumerLetters,
+        position: ConsumerPosition,
+        *,
+        notes: bool = True,
+    ) -> None:
+        self.letters = letters
+        self._name = plan.name
+        self._dialect = plan.database.dialect.name
+        self._stream = stream.name
+        self._position = position
+        self._notes = notes
+
+    def bury(self, batch: ConsumerBatch, lost: GivenUp) -> Work[bool]:
+        """Give up the one message of a batch; False when another process was faster."""
+        yield Step("given up")
+        written: WrittenLetter = yield Ask(self.letters.bury(lost, self._position.reader))
+        found: FoundLetter = yield Ask(self.letters.find(written.offset))
+        letter = yield from self._recognise(written, found)
+        if letter is None:
+            letter = yield Ask(self.letters.bury(lost, None))
+        yield Step("buried")
+        moved: bool = yield Transact(self._move(batch, lost.message.offset, letter, found))
+        return moved
+
+    def _move(
+        self, batch: ConsumerBatch, message: int, letter: WrittenLetter, found: FoundLetter
+    ) -> Work[bool]:
+        if not (yield from self._position.move(batch.at, batch.after)):
+            return False
+        if not self._notes or letter.noted is None:
+            return True
+        # Whoever discards letters holds the position that was just moved: if this one was among
+        # them, that is known now.
+        if not (yield from self._is_done(letter, found)):
+            where = {"who": self._name, "place": self._stream}
+            row = {**where, "created": letter.noted, "message": message}
+            yield Execute(given_up.NOTE[self._dialect], row)
+        return True
+
+    def _recognise(self, written: WrittenLetter, found: FoundLetter) -> Work[WrittenLetter | None]:
+        """Return a letter as the log has it, which may have deduplicated it.
+
+        None for one that is not of this failure. The consumer was moved back since, and the letter
+        was redriven or evicted long ago; or it is of a stream that had this name before.
+        """
+        letter = found.letter
+        if letter is None or letter.noted not in (None, written.noted):
+            return None
+        return None if (yield Transact(self._is_done(letter, found))) else letter
+
+    def _is_done(self, letter: WrittenLetter, found: FoundLetter) -> Work[bool]:
+        """Return whether a letter was redriven or discarded."""
+        place = place_among_letters(self.letters.name, found.created)
+        request = Fetch(checkpoints.LOAD, {"who": self._name, "place": place})
+        done: int = (yield request) or 0
+        # A position beyond the end: the log has lost letters, and a redrive raises that.
+        return letter.offset < done <= max(found.last, letter.offset) + 1
+
+
+# ── Consuming ─────────────────────────────────────────────────────────────────────────────────────
+
 
 # A waiting consumer checks this often whether it was asked to stop.
 WAIT_MS = 500

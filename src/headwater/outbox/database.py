@@ -1,4 +1,4 @@
-"""Connections of the streamer's own to the application's database.
+"""The streamer's side of the database: its connections, its SQL, and which rows it claims.
 
 The streamer works on a driver's connection, not on the application's pool: it holds a lock and
 listens for as long as it runs, and decides by itself where transactions begin. Its connections are
@@ -11,8 +11,9 @@ import os
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import accumulate, takewhile
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -22,20 +23,117 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import StaticPool
 
 from headwater.errors import InvalidInput, NotCreated
-from headwater.outbox.batches import StagedRow, StreamedBatch
-from headwater.outbox.runs import Runs
+from headwater.outbox.batches import (
+    AppendedPart,
+    Runs,
+    StagedRow,
+    StreamedBatch,
+    count_ids,
+    note_batch,
+    read_runs,
+    runs_of,
+    spell_runs,
+)
 from headwater.outbox.schema import (
     CONTROL,
     SCHEMA,
+    batches_table,
     check_dialect,
     headers_table,
     outbox_table,
     streamer_table,
 )
-from headwater.outbox.streamer_sql import Statements
-from headwater.sql.driver_errors import translating_errors
+from headwater.sql.driver_errors import safe_name, translating_errors
 from headwater.sql.engines import is_in_memory, sqlite_file
-from headwater.sql.safe_names import safe_name
+from headwater.sql.schemas import HAS_VERSIONS, VERSION
+
+# ── Streamer sql ──────────────────────────────────────────────────────────────────────────────────
+# The SQL of the streamer that is the same on every database except for parameters and clock.
+
+
+# A role that was granted its rights before this table was there streams without the ledger.
+_HAS_BATCHES: Final = {
+    "postgresql": "SELECT 1 WHERE has_table_privilege(to_regclass('headwater_batches'), 'SELECT') "
+    "AND has_table_privilege(to_regclass('headwater_batches'), 'INSERT') "
+    "AND has_table_privilege(to_regclass('headwater_batches'), 'UPDATE') "
+    "AND has_table_privilege(to_regclass('headwater_batches'), 'DELETE')"
+}
+
+
+class Statements(NamedTuple):
+    """The SQL that is the same on every database except for its parameters and its clock."""
+
+    has_versions: str
+    version: str
+    has_headers: str
+    headed: str
+    control: str
+    mark: str
+    listed: str
+    claimed_ms: str
+    now_ms: str
+    staged: str
+    checkpoints: str
+    has_batches: str
+    staged_times: str
+    note_batch: str
+    prune_batches: str
+    batch_of_offset: str
+    batches_of_row: str
+    staged_row: str
+    rate: str
+
+
+def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -> Statements:
+    """Write the statements for one kind of database.
+
+    ``parameter`` stands for a parameter, ``clock`` reads the time in ms, and ``row_bytes`` is at
+    least the size of a row.
+    """
+    found = Statements(
+        has_versions=HAS_VERSIONS[dialect],
+        version=VERSION.replace(":package", "?"),
+        has_headers=HAS_VERSIONS[dialect].replace("headwater_schemas", headers_table.name),
+        headed="SELECT 1 FROM headwater_outbox_headers WHERE id BETWEEN ? AND ? LIMIT 1",
+        control="SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?",
+        mark=f"UPDATE headwater_streamer "
+        f"SET producer = ?, batch = ?, claimed = ?, claimed_ms = {clock} "
+        "WHERE name = ? AND producer = ? AND batch = ?",
+        listed=f"SELECT id, {row_bytes} FROM headwater_outbox ORDER BY id LIMIT ?",
+        claimed_ms="SELECT claimed_ms FROM headwater_streamer WHERE name = ?",
+        now_ms=f"SELECT {clock}",
+        # Each end by itself: SQLite finds only one of them in an index at a time.
+        staged="SELECT (SELECT count(*) FROM (SELECT 1 FROM headwater_outbox LIMIT ?) AS counted), "
+        "(SELECT max(id) FROM headwater_outbox) - (SELECT min(id) FROM headwater_outbox) + 1, "
+        "(SELECT staged_ms FROM headwater_outbox ORDER BY id LIMIT 1)",
+        checkpoints="SELECT consumer, stream, next_offset, updated_ms FROM headwater_checkpoints "
+        "ORDER BY 1, 2",
+        has_batches=_HAS_BATCHES.get(dialect)
+        or HAS_VERSIONS[dialect].replace("headwater_schemas", batches_table.name),
+        # Of rows that are about to go, all streams of a batch at once.
+        staged_times="SELECT stream, min(staged_ms), max(staged_ms) FROM headwater_outbox "
+        "WHERE id BETWEEN ? AND ? GROUP BY stream",
+        note_batch="INSERT INTO headwater_batches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
+        "(SELECT claimed_ms FROM headwater_streamer WHERE name = ?)) "
+        "ON CONFLICT (batch, stream) DO UPDATE SET producer = excluded.producer, "
+        "first_offset = excluded.first_offset, last_offset = excluded.last_offset, "
+        "first_id = excluded.first_id, last_id = excluded.last_id, ids = excluded.ids, "
+        "staged_first_ms = excluded.staged_first_ms, staged_last_ms = excluded.staged_last_ms, "
+        "claimed_ms = excluded.claimed_ms",
+        prune_batches="DELETE FROM headwater_batches WHERE batch <= ?",
+        batch_of_offset="SELECT * FROM headwater_batches WHERE stream = ? "
+        "AND first_offset <= ? AND last_offset >= ? ORDER BY batch DESC LIMIT 1",
+        batches_of_row="SELECT * FROM headwater_batches WHERE first_id <= ? AND last_id >= ? "
+        "ORDER BY batch DESC LIMIT 100",
+        staged_row="SELECT stream, staged_ms FROM headwater_outbox WHERE id = ?",
+        rate="SELECT sum(last_offset - first_offset + 1), min(claimed_ms), count(DISTINCT batch) "
+        "FROM headwater_batches WHERE batch > ? AND claimed_ms >= ?",
+    )
+    return Statements._make(text.replace("?", parameter) for text in found)
+
+
+# ── Database ──────────────────────────────────────────────────────────────────────────────────────
+
 
 # Stream, tag, value; where a row of the batch has headers, or ids are asked for, also its headers
 # as they are stored, and its id.
@@ -327,3 +425,151 @@ def _within_reach(engine: Engine | AsyncEngine) -> Engine:
     if mode := url.query.get("ssl"):  # as asyncpg spells it
         url = url.difference_update_query(["ssl"]).update_query_pairs([("sslmode", str(mode))])
     return create_engine(url)
+
+
+# ── Claims ────────────────────────────────────────────────────────────────────────────────────────
+# Which rows are on their way to the log, and how the next ones follow: the database's side.
+#
+# A claim is the control row: a producer, a batch number, and the exact ids of the batch. It is
+# written before the batch is appended and replaced after, so that a streamer that finds it knows
+# that these rows, and no others, may be in the log under that producer and number already. One
+# transaction does a whole turn: it deletes the rows of the last claim and writes the next one. A
+# streamer that lost the lead without knowing it fails in that turn, because the control row no
+# longer names its batch.
+#
+# Rows are taken in the order of their ids out of one snapshot at a time. That keeps the order of
+# every transaction: a snapshot has all rows of a transaction or none. Ids decide nothing else; a
+# row with a low id that commits late is in a later snapshot. A snapshot lists the ids of many
+# batches, because to find the first row behind a million deleted ones takes time.
+
+
+Steps: TypeAlias = Callable[[str], None]
+
+# One append may carry 64 MB, and one value 16 MB.
+_BATCH_BYTES = 32 * 1024 * 1024
+_LISTED_BATCHES = 20
+
+
+# The end of the name of a producer whose batches carry the ids of their rows as a header. A claim
+# keeps the name, so whoever repeats the batch does so in the same manner.
+ID_HEADER = "+id"
+
+
+class LostLead(Exception):
+    """Another streamer has moved the control row."""
+
+
+class ClaimedBatch(NamedTuple):
+    """What is to be appended: its producer and number, and its rows in order."""
+
+    producer: str
+    number: int
+    rows: list[Row]
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether its messages have the ids of their rows as a header."""
+        return _has_ids(self.producer)
+
+
+class _Ahead(NamedTuple):
+    """What the next batch will be."""
+
+    runs: Runs
+    rows: list[Row]
+
+
+_NOTHING = _Ahead([], [])
+
+
+class Claims:
+    """The claims of one leader, from the first one it finds to the last one it makes."""
+
+    def __init__(self, database: OutboxDatabase, producer: str, most: int, steps: Steps) -> None:
+        self._database = database
+        self._producer = producer
+        self._most = most
+        self._steps = steps
+        self._listed: Sequence[tuple[int, int]] = ()
+        self._at = 0
+        self._ahead = _NOTHING
+        self._control = database.control()
+        self._runs = read_runs(self._control.claimed)
+        self._parts: Sequence[AppendedPart] = ()
+
+    @property
+    def claimed(self) -> int:
+        """How many rows the last claim names that may still be there."""
+        return count_ids(self._runs)
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago the last claim was made, by the database's clock."""
+        return self._database.now_ms() - self._database.claimed_ms()
+
+    def unfinished(self) -> ClaimedBatch | None:
+        """Return the batch that the last leader may have left half-way, to be appended again."""
+        if not self._runs:
+            return None
+        with_ids = _has_ids(self._control.producer)
+        rows = self._database.batch_rows(self._runs, with_ids)
+        return ClaimedBatch(self._control.producer, self._control.batch, rows)
+
+    def appended(self, parts: Sequence[AppendedPart]) -> None:
+        """Take note of where the rows of the last batch are in the log, for the ledger."""
+        self._parts = parts
+
+    def next(self, *, more: bool = True) -> ClaimedBatch | None:
+        """Delete what the last batch carried, which must be in the log, and claim the next one.
+
+        Returns None when nothing is staged, or when no ``more`` is wanted. Raises LostLead when
+        another streamer continued meanwhile; then nothing was changed.
+        """
+        if not self._runs and not (more and self._look()):
+            return None
+        with self._database.transaction():
+            if self._runs:
+                producer, batch, _ = self._control
+                note_batch(self._database, producer, batch, self._runs, self._parts)
+                self._database.delete_batch(self._runs)
+                self._steps("deleted")
+            if more and not self._ahead.runs and self._look():
+                self.read_ahead()
+            runs, rows = self._ahead if more else _NOTHING
+            old = self._control
+            new = old._replace(claimed="")
+            if runs:
+                new = Control(self._producer, old.batch + 1, spell_runs(runs))
+            if not self._database.mark(old, new):
+                raise LostLead
+            self._steps("marked")
+            self._steps("committing")
+        self._control, self._runs, self._ahead, self._parts = new, runs, _NOTHING, ()
+        self._steps("claimed" if runs else "cleared")
+        return ClaimedBatch(new.producer, new.batch, rows) if runs else None
+
+    def read_ahead(self) -> None:
+        """Read the rows of the next batch, if it is listed already; they do not change any more."""
+        runs = self._take()
+        self._ahead = _NOTHING
+        if runs:
+            rows = self._database.batch_rows(runs, _has_ids(self._producer))
+            self._ahead = _Ahead(runs, rows)
+
+    def _look(self) -> bool:
+        if self._at == len(self._listed):
+            self._listed = self._database.listed(self._most * _LISTED_BATCHES)
+            self._at = 0
+        return bool(self._listed)
+
+    def _take(self) -> Runs:
+        part = self._listed[self._at : self._at + self._most]
+        if sum(size for _, size in part) > _BATCH_BYTES:
+            within = takewhile(lambda total: total <= _BATCH_BYTES, accumulate(s for _, s in part))
+            part = part[: max(sum(1 for _ in within), 1)]
+        self._at += len(part)
+        return runs_of([number for number, _ in part])
+
+
+def _has_ids(producer: str) -> bool:
+    return producer.endswith(ID_HEADER)

@@ -22,11 +22,15 @@ from headwater.outbox.batches import StagedRow, StreamedBatch
 from headwater.outbox.database import open_database
 from headwater.outbox.plan import AnyStream
 from headwater.outbox.schema import SCHEMA, check_dialect, outbox_table
-from headwater.outbox.staged_headers import write_mixed
-from headwater.outbox.staging import AnyAsyncConnection, Row, SyncConnection, write_rows
+from headwater.outbox.staging import (
+    AnyAsyncConnection,
+    Row,
+    SyncConnection,
+    write_mixed,
+    write_rows,
+)
 from headwater.outbox.status import Status, read_status
-from headwater.sql.driver_errors import is_missing_table, translating_errors
-from headwater.sql.safe_names import safe_name
+from headwater.sql.driver_errors import is_missing_table, safe_name, translating_errors
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -21,11 +21,9 @@ from headwater.log.handles import NOTHING_SEEN, SeenHistory, Start, StreamHandle
 from headwater.log.reading import Extent, extent, info, offset_at
 from headwater.log.retention import set_reader
 from headwater.outbox import checkpoints, given_up
-from headwater.outbox.plan import ConsumerPlan
-from headwater.outbox.requests import Ask, Execute, Fetch, Step, Transact, Work
+from headwater.outbox.plan import Ask, ConsumerPlan, Execute, Fetch, Step, Transact, Work
 from headwater.outbox.schema import SCHEMA, checkpoints_table, given_up_table, histories_table
-from headwater.sql.driver_errors import is_missing_table
-from headwater.sql.safe_names import safe_name
+from headwater.sql.driver_errors import is_missing_table, safe_name
 from headwater.sql.schemas import HAS_VERSIONS, VERSION
 
 log = logging.getLogger("headwater.outbox")

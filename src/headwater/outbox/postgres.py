@@ -10,10 +10,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from headwater.outbox.database import OutboxDatabase, Row, process_name
-from headwater.outbox.runs import Runs
+from headwater.outbox.batches import Runs
+from headwater.outbox.database import OutboxDatabase, Row, process_name, spell_statements
 from headwater.outbox.schema import CHANNEL
-from headwater.outbox.streamer_sql import spell_statements
 
 # For this session only. The rows of the table are short-lived, so its statistics are always wrong,
 # and an index scan is always right. A leader whose host is gone is noticed within ten seconds.

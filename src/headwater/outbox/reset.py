@@ -9,7 +9,7 @@ what is between the position and the record, and continues behind it. Other cons
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import msgspec
 
@@ -17,7 +17,7 @@ from headwater.errors import InvalidInput
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.keys import MAX_OFFSET, check_count, check_name
 from headwater.log.stream import Stream
-from headwater.log.types import Message
+from headwater.log.types import Message, Passage
 
 _PREFIX = "headwater.reset:"
 
@@ -81,3 +81,44 @@ def write_reset(
     except (TypeError, msgspec.MsgspecError) as error:
         raise InvalidInput(f"the state must be what JSON can hold: {error}") from None
     return stream.write(reset_tag(consumer), value)
+
+
+# ── Consumer batch ────────────────────────────────────────────────────────────────────────────────
+# What one transaction of a consumer applies: messages up to a reset record, or that record.
+
+
+class ConsumerBatch(NamedTuple):
+    """The messages between two positions, or one reset record; ``gap`` is what was evicted."""
+
+    at: int
+    after: int
+    messages: list[Message]
+    reset: Message | None
+    gap: tuple[int, int] | None
+
+    @property
+    def records(self) -> list[Message]:
+        """All that is handled, the reset record included."""
+        return [self.reset] if self.reset else self.messages
+
+    @property
+    def bytes(self) -> int:
+        """The size of all values."""
+        return sum(len(message.value) for message in self.records)
+
+
+def cut_batch(at: int, passage: Passage, reset_tag: str) -> ConsumerBatch:
+    """Return what comes before the first reset record of this consumer, or that record.
+
+    Reset records of other consumers are left out.
+    """
+    records = resets_in(passage.messages)
+    if not records:
+        return ConsumerBatch(at, passage.next, passage.messages, None, passage.gap)
+    mine = next((record for record in records if record.tag == reset_tag), None)
+    end = mine.offset if mine else passage.next
+    others = {record.offset for record in records}
+    messages = [m for m in passage.messages if m.offset < end and m.offset not in others]
+    if mine and not (messages or passage.gap):
+        return ConsumerBatch(at, end + 1, [], mine, None)
+    return ConsumerBatch(at, end, messages, None, passage.gap)

@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headwater.outbox.database import OutboxDatabase, Row, process_name
-from headwater.outbox.runs import Runs
-from headwater.outbox.streamer_sql import spell_statements
+from headwater.outbox.batches import Runs
+from headwater.outbox.database import OutboxDatabase, Row, process_name, spell_statements
 
 _CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 # A character has four bytes at most.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headwater.outbox.batches import count_ids, read_runs
 from headwater.outbox.consumer_letters import is_among_letters
-from headwater.outbox.runs import count_ids, read_runs
 
 if TYPE_CHECKING:
     from headwater.outbox.database import OutboxDatabase

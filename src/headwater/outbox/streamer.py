@@ -1,7 +1,7 @@
 """The streamer: brings what is staged in the database to the log, each row once.
 
 One streamer leads, any number stand by; the database holds the lock. The leader claims up to a
-batch of rows (claims.py), appends them under the claim's producer and number, and deletes exactly
+batch of rows (database.py), appends them under the claim's producer and number, and deletes exactly
 those rows together with the next claim. Wherever it dies, the next leader finds the claim and
 appends the same batch under the same producer and number, which the log deduplicates. So every
 committed row is in its stream once, after what its transaction staged there before it; a row that
@@ -34,12 +34,18 @@ from headwater.log import node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import check_count
 from headwater.log.retention import PRODUCER_MS
-from headwater.outbox.batches import AppendedPart
-from headwater.outbox.claims import ID_HEADER, ClaimedBatch, Claims, LostLead, Steps
-from headwater.outbox.database import ConnectionSource, OutboxDatabase
-from headwater.outbox.outages import DatabaseOutage, is_passing
+from headwater.outbox.batches import AppendedPart, traced_rows
+from headwater.outbox.consuming import DatabaseOutage, is_passing
+from headwater.outbox.database import (
+    ID_HEADER,
+    ClaimedBatch,
+    Claims,
+    ConnectionSource,
+    LostLead,
+    OutboxDatabase,
+    Steps,
+)
 from headwater.outbox.outbox import Outbox
-from headwater.outbox.traced_rows import traced_rows
 from headwater.store.presence import ReportedPart, reporting
 from headwater.whole_store.client_handles import member_name
 

@@ -1,17 +1,28 @@
-"""From the URL of a database to an engine, as the command line, jobs and small programs need it."""
+"""From the URL of a database to an engine, or to a connection that shares no engine."""
 
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 
+import psycopg
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import URL, Engine, create_engine, exc, make_url
 
 from headwater.errors import DatabaseUnreachable, InvalidInput
-from headwater.sql.safe_names import safe_name
+from headwater.sql.driver_errors import reason_of, safe_name
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection as ArrowConnection
+
+
+# ── Engines ───────────────────────────────────────────────────────────────────────────────────────
+
 
 # The dialects of SQLAlchemy that are known here, and the folder that holds SQL for each.
 DIALECTS = {"sqlite": "sqlite", "postgresql": "postgres"}
@@ -90,3 +101,90 @@ def _unknown(text: str) -> InvalidInput:
         f"{what} is not the URL of a database that is known here; "
         "use sqlite:///file or postgresql://user:password@host/database"
     )
+
+
+# ── Postgres ──────────────────────────────────────────────────────────────────────────────────────
+# A Postgres database, by psycopg and ADBC: for processes that share no engine.
+
+
+class PostgresServer:
+    """A Postgres database; it holds no connection, so that it can be pickled."""
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+        self.where = safe_name(url)
+        words: dict[str, Any] = url.translate_connect_args(username="user", database="dbname")
+        words |= {name: ",".join(values) for name, values in url.normalized_query.items()}
+        try:
+            self._conninfo = make_conninfo(**words)
+        except psycopg.ProgrammingError as error:
+            raise InvalidInput(
+                f"the URL of the database at {self.where} cannot be used: {self.reason(error)}; "
+                "correct its parameters"
+            ) from None
+
+    def reason(self, error: BaseException) -> str:
+        """Return what a driver says, on one line and without secrets."""
+        return reason_of(error, self._url)
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """Connect in autocommit mode. Raises DatabaseUnreachable."""
+        try:
+            return psycopg.connect(self._conninfo, autocommit=True)
+        except psycopg.OperationalError as error:
+            raise DatabaseUnreachable(self.where, self.reason(error)) from None
+
+    def connect_adbc(self) -> ArrowConnection:
+        """Connect by ADBC, which brings and takes Arrow. Raises DatabaseUnreachable."""
+        from adbc_driver_manager import OperationalError
+        from adbc_driver_postgresql import dbapi
+
+        try:
+            connection: ArrowConnection = dbapi.connect(self._conninfo, autocommit=True)
+        except OperationalError as error:
+            raise DatabaseUnreachable(self.where, self.reason(error)) from None
+        return connection
+
+
+# ── Sqlite ────────────────────────────────────────────────────────────────────────────────────────
+# A SQLite file, by Python's own driver: for processes that share the file and no engine.
+
+
+class SqliteFile:
+    """A SQLite file; it holds no connection, so that it can be pickled."""
+
+    def __init__(self, url: URL) -> None:
+        file = sqlite_file(url)
+        if file is None:
+            raise InvalidInput(
+                "a database in memory exists for one process only; use one in a file: "
+                "sqlite:///file"
+            )
+        self.path = file.resolve()
+        self.where = f"sqlite:///{self.path}"
+
+    @property
+    def read_only_uri(self) -> str:
+        """What opens the file to read only."""
+        return f"file:{quote(str(self.path))}?mode=ro"
+
+    def check(self) -> None:
+        """Raise DatabaseUnreachable when the file is missing; SQLite would create it."""
+        if not self.path.is_file():
+            raise DatabaseUnreachable(self.where, "there is no such file")
+
+    def connect(self, *, wait_s: float, read_only: bool = False) -> sqlite3.Connection:
+        """Connect in autocommit mode; ``wait_s`` is how long it waits for other writers.
+
+        Raises DatabaseUnreachable.
+        """
+        self.check()
+        try:
+            return sqlite3.connect(
+                self.read_only_uri if read_only else self.path,
+                uri=read_only,
+                timeout=wait_s,
+                isolation_level=None,
+            )
+        except sqlite3.Error as error:
+            raise DatabaseUnreachable(self.where, str(error)) from error

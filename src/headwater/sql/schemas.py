@@ -26,9 +26,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
 from headwater.errors import FormatTooNew
-from headwater.sql.driver_errors import is_locked
+from headwater.sql.driver_errors import is_locked, safe_name
 from headwater.sql.engines import DIALECTS
-from headwater.sql.safe_names import safe_name
 
 # Whether any package has noted a version, by dialect; then the version of one, whose name is bound.
 HAS_VERSIONS = {

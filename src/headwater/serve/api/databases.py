@@ -40,8 +40,8 @@ def open_database(url: str, store_url: str | None) -> Iterator[ServedDatabase]:
     """
     with extra_needed("sql"):
         from headwater.outbox.outbox import Outbox
+        from headwater.sql.driver_errors import safe_name
         from headwater.sql.engines import open_engine
-        from headwater.sql.safe_names import safe_name
     with open_engine(url) as engine:
         yield ServedDatabase(Outbox(engine), safe_name(engine), store_url)
 
@@ -86,7 +86,7 @@ class ServedDatabase:
         self, name: str, stream: str | None, change: Callable[[Consumer, Headwater], T]
     ) -> T:
         from headwater.client import connect
-        from headwater.outbox.known_consumers import known_consumer
+        from headwater.outbox.consumers import known_consumer
 
         with connect(self._store_url, wait_ms=START_MS) as hw:
             return change(known_consumer(self._outbox, hw, name, stream), hw)

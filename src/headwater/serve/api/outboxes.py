@@ -161,7 +161,7 @@ async def forget_sql_consumer(call: ApiCall) -> ConsumerForgottenView:
 
 
 def _forget(consumer: Any, hw: Any) -> list[str]:
-    from headwater.outbox.known_consumers import forget_consumer
+    from headwater.outbox.consumers import forget_consumer
 
     forget_consumer(consumer, hw)
     return list(consumer.streams)

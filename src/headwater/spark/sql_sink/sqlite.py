@@ -23,8 +23,8 @@ from sqlalchemy import URL
 from headwater.errors import InvalidInput, QueryRefused, WriteRefused
 from headwater.spark.sql_sink.database import STAGED, Described
 from headwater.sql.driver_errors import reason_of
+from headwater.sql.engines import SqliteFile
 from headwater.sql.relations import Relation, quoted
-from headwater.sql.sqlite import SqliteFile
 
 if TYPE_CHECKING:
     pass

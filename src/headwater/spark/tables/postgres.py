@@ -22,7 +22,7 @@ from sqlalchemy import URL
 from headwater.errors import QueryRefused
 from headwater.spark.tables.database import Column
 from headwater.spark.tables.fitting import decimal_type
-from headwater.sql.postgres import PostgresServer
+from headwater.sql.engines import PostgresServer
 from headwater.sql.relations import Relation, quoted
 
 _BATCH_BYTES = 16 * 1024 * 1024

@@ -21,8 +21,8 @@ from sqlalchemy import URL
 from headwater.errors import QueryRefused, ValueMisfit
 from headwater.spark.tables.database import Column
 from headwater.spark.tables.fitting import decimal_type
+from headwater.sql.engines import SqliteFile
 from headwater.sql.relations import Relation, quoted
-from headwater.sql.sqlite import SqliteFile
 
 _LOOK_AHEAD = 1000
 _WAIT_S = 30
