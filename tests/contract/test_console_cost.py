@@ -10,7 +10,7 @@ import pytest
 
 import headwater
 from headwater.kernel.inputs import OwnName
-from headwater.metrics import store_facts
+from headwater.metrics import alarms
 from headwater.serve.console.service import Console
 from headwater.store import steps
 from headwater.store.doctor import examine
@@ -87,7 +87,7 @@ def examining_per_s(store: Server, raw: redis.Redis) -> float:
     """Return how many calls a second it costs to examine the store now and then."""
     before = calls(raw)
     examine(store.url)
-    return (calls(raw) - before - 1) / store_facts.EXAMINED_S
+    return (calls(raw) - before - 1) / alarms.EXAMINED_S
 
 
 def test_open_tabs_cost_the_store_less_than_five_calls_a_second(

@@ -13,7 +13,7 @@ import pytest
 import headwater
 from headwater import Headwater
 from headwater.metrics.exposition import Page
-from headwater.metrics.objects import add_channel
+from headwater.metrics.sampler import add_channel
 from headwater.serve.console.pages.lists import score_time
 from headwater.serve.console.service import Console
 from tests.support.api import ApiClient, ApiServer

@@ -16,8 +16,7 @@ from headwater import aio
 from headwater.errors import InvalidInput
 from headwater.kernel import instrument
 from headwater.kernel.instrument import Event
-from headwater.metrics.exposition import Page
-from headwater.metrics.families import FAMILIES
+from headwater.metrics.exposition import FAMILIES, Page
 from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.metrics.sampler import Sampler
 from headwater.metrics.sweeps import StoreWatch

@@ -11,11 +11,12 @@ from pathlib import Path
 import headwater
 from headwater import aio
 from headwater.kernel import instrument
-from headwater.metrics.cached_history import CachedHistory
 from headwater.metrics.history import (
     RESOLUTIONS,
     SERIES_BYTES,
     STORE,
+    CachedHistory,
+    HistoryRecorder,
     NewPoint,
     Point,
     Series,
@@ -24,7 +25,6 @@ from headwater.metrics.history import (
     read_points,
     write_points,
 )
-from headwater.metrics.recorder import HistoryRecorder
 from headwater.metrics.sweeps import StoreSample, StoreWatch
 from tests.support.entries import entries
 from tests.support.instruments import Recorder

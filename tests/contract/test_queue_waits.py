@@ -13,7 +13,7 @@ import pytest
 import headwater
 from headwater import Queue, testing
 from headwater.metrics.exposition import Page
-from headwater.metrics.objects import add_queue
+from headwater.metrics.sampler import add_queue
 from headwater.queue.types import WAIT_BOUNDS_MS
 from headwater.testing import PrivateStore
 from tests.support.servers import until

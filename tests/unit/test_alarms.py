@@ -7,8 +7,7 @@ from typing import Any
 
 from headwater.log.types import GroupInfo
 from headwater.metrics.alarms import Alarm, AlarmFacts, LetterErrors, alarms_of
-from headwater.metrics.catching_up import CatchingUp
-from headwater.metrics.sweeps import StoreSample
+from headwater.metrics.sweeps import CatchingUp, StoreSample
 from headwater.outbox.status import Checkpoint, Status
 from headwater.queue.types import QueueSettings, QueueStats
 from headwater.store.presence import SILENT_MS, ProcessNote, ReportedPart, SeenProcess

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headwater.metrics.lag_clock import LagClock
+from headwater.metrics.sweeps import LagClock
 from headwater.views.overview import StreamGroup
 from tests.support.samples import group, stream
 

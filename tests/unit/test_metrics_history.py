@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from headwater.log.types import GroupInfo, StreamInfo
-from headwater.metrics.history import OUTBOX, STORE, Point, Series
-from headwater.metrics.recorder import QUIET_MS, OutboxBacklog, RateBook, SeriesBook, StepBook
+from headwater.metrics.history import (
+    OUTBOX,
+    QUIET_MS,
+    STORE,
+    OutboxBacklog,
+    Point,
+    RateBook,
+    Series,
+    SeriesBook,
+    StepBook,
+)
 from headwater.metrics.sweeps import StoreSample
 from headwater.views.overview import StreamGroup
 from tests.support.samples import group, stream

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from headwater.metrics.families import FAMILIES, PREFIX
+from headwater.metrics.exposition import FAMILIES, PREFIX
 from tests.support.pages import ROOT
 
 MONITORING = ROOT / "docs" / "assets" / "monitoring"

@@ -6,9 +6,8 @@ from contextlib import AsyncExitStack
 
 from headwater.aio_client import connect
 from headwater.kernel.profiles import store_of
-from headwater.metrics.alarm_watch import AlarmWatch
-from headwater.metrics.first_seen import FirstSeen
-from headwater.metrics.store_facts import StoreFacts
+from headwater.metrics.alarm_watch import AlarmWatch, FirstSeen
+from headwater.metrics.alarms import StoreFacts
 from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.api.databases import open_database
 from headwater.views.alarms import AlarmsView

@@ -120,7 +120,7 @@ def status(db: DatabaseUrl, as_json: AsJson = False) -> None:
 
 
 def _add_metrics(outbox: Outbox, database: str, page: Page) -> None:
-    from headwater.metrics.objects import add_outbox
+    from headwater.metrics.sampler import add_outbox
 
     add_outbox(page, database, outbox.status())
 

@@ -27,14 +27,17 @@ from headwater.cli.top_view import (
 from headwater.errors import StoreError
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.inspecting import group_ruler
-from headwater.metrics.alarm_watch import AlarmWatch
-from headwater.metrics.cached_history import CachedHistory
-from headwater.metrics.first_seen import FirstSeen
-from headwater.metrics.history import STORE, Point
-from headwater.metrics.recorder import HistoryRecorder, RateBook, check_history
-from headwater.metrics.store_facts import StoreFacts
-from headwater.metrics.stream_rates import StreamRates
-from headwater.metrics.sweeps import StoreWatch
+from headwater.metrics.alarm_watch import AlarmWatch, FirstSeen
+from headwater.metrics.alarms import StoreFacts
+from headwater.metrics.history import (
+    STORE,
+    CachedHistory,
+    HistoryRecorder,
+    Point,
+    RateBook,
+    check_history,
+)
+from headwater.metrics.sweeps import StoreWatch, StreamRates
 from headwater.serve.api.databases import open_database
 from headwater.serve.console.outside_readers import registered_reader, spark_reads
 from headwater.serve.console.pages.alarms import gathered

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
-from headwater.errors import HeadwaterError
+from headwater.aio_client import AsyncHeadwater
+from headwater.errors import HeadwaterError, StoreError
 from headwater.kernel.failures import Cause
 from headwater.log import dead_letters
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.metrics.alarms import About, Alarm, AlarmFacts, LetterErrors, alarms_of
-from headwater.metrics.catching_up import CatchingUp
+from headwater.metrics.alarms import About, Alarm, AlarmFacts, LetterErrors, StoreFacts, alarms_of
 from headwater.metrics.exposition import Page, label_text
-from headwater.metrics.first_seen import FirstSeen
-from headwater.metrics.store_facts import StoreFacts
-from headwater.metrics.sweeps import StoreSample, StoreWatch
+from headwater.metrics.sweeps import CatchingUp, StoreSample, StoreWatch
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
-from headwater.store.presence import SeenProcess
+from headwater.store.presence import SeenProcess, all_notes, keep_notes
 from headwater.timed.operating import TimedJobInfo, infos_of
 from headwater.timed.states import PREFIX
 
@@ -34,7 +33,85 @@ if TYPE_CHECKING:
     from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.records import InstanceStatus
 
+
+# ── First seen ────────────────────────────────────────────────────────────────────────────────────
+# When an alarm began that does not know this itself: recorded when it is first seen.
+#
+# The record is in the store, so that all servers show the same, even after a restart. It is
+# removed when the alarm is over, and costs a call only when something begins or ends.
+
+
 log = logging.getLogger("headwater.metrics")
+
+ALARMS: Final = "hw:{alarms}"
+# At most this many alarms have a recorded time; a key is cut at this many characters.
+_MOST: Final = 500
+_KEY_CHARS: Final = 200
+# Another server may have noted or forgotten something.
+_FRESH_S: Final = 60.0
+# A page waits for the store no longer than this.
+_NOTE_PATIENCE_S: Final = 0.5
+
+
+class FirstSeen:
+    """When matters were first seen; with ``writes`` they are noted, else only read."""
+
+    def __init__(
+        self, hw: AsyncHeadwater, *, writes: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._hw = hw
+        self._writes = writes
+        self._clock = clock
+        self._read_at = -float("inf")
+        self._known: dict[str, int] = {}
+        # Those of them that are not noted.
+        self._remembered: dict[str, int] = {}
+
+    async def times(self, keys: Collection[str], now_ms: int) -> dict[str, int]:
+        """Return since when each is seen; all that is not among the keys is over.
+
+        A store that refuses notes is often one of the matters: this process then remembers them.
+        """
+        current = {key[:_KEY_CHARS] for key in keys}
+        if self._clock() - self._read_at > _FRESH_S:
+            await self._try(self._read())
+        new = [one for one in sorted(current) if one not in self._known][:_MOST]
+        over = [one for one in self._known if one not in current]
+        if (new or over) and not (self._writes and await self._try(self._note(new, over))):
+            for one in over:
+                del self._known[one]
+            self._known |= {one: self._remembered.setdefault(one, now_ms) for one in new}
+        self._remembered = {one: self._remembered[one] for one in self._remembered.keys() & current}
+        return self.known(keys)
+
+    def known(self, keys: Collection[str]) -> dict[str, int]:
+        """Return since when each is seen, as far as this process knows; asks and notes nothing."""
+        cut = {key: key[:_KEY_CHARS] for key in keys}
+        return {key: self._known[one] for key, one in cut.items() if one in self._known}
+
+    async def _try(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Return whether the store took part; asks again after a while if it did not."""
+        self._read_at = self._clock()
+        try:
+            await work
+        except StoreError as error:
+            log.debug("%s cannot record alarms: %s", self._hw.store.where, error)
+            return False
+        return True
+
+    async def _read(self) -> None:
+        noted = await self._hw.store.run(all_notes(ALARMS), _NOTE_PATIENCE_S)
+        self._known = {key: note.at_ms for key, note in noted.items()}
+
+    async def _note(self, new: list[str], over: list[str]) -> None:
+        notes = dict.fromkeys(new, "")
+        kept = keep_notes(ALARMS, notes, over, most=_MOST, replace=False)
+        await self._hw.store.run(kept, _NOTE_PATIENCE_S)
+        await self._read()
+
+
+# ── Alarm watch ───────────────────────────────────────────────────────────────────────────────────
+
 
 # What is asked for now and then: timed jobs, so many of those that have changed; the errors of dead
 # letters, of so many places; the instances of a farm; the outbox.

@@ -1,4 +1,4 @@
-"""One sample of a store for all requests: scrapes, pages of the console, its history.
+"""One sample of a store for all requests, and what follows from samples: lags, rates, forecasts.
 
 Objects are asked for many in one call, with pauses in between, so that a store of many objects
 serves others meanwhile, and so does this process. A request gets the newest sample, and waits only
@@ -11,9 +11,10 @@ import asyncio
 import itertools
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, TypeVar
 
 import redis
 
@@ -21,13 +22,102 @@ from headwater.aio_client import AsyncHeadwater
 from headwater.errors import HeadwaterError, StoreError
 from headwater.ick.types import ChannelStats
 from headwater.log.replies import rows
-from headwater.log.types import StreamInfo
-from headwater.metrics.lag_clock import LagClock
+from headwater.log.types import GroupInfo, StreamInfo
 from headwater.queue.types import QueueStats
 from headwater.spark.queries.status import QueryStatus, query_statuses
 from headwater.store.call import Operation
 from headwater.store.doctor import explained
 from headwater.views import overview
+from headwater.views.overview import StreamGroup
+
+# ── Lag clock ─────────────────────────────────────────────────────────────────────────────────────
+# Since when messages wait for groups and readers, by when the stream had reached their offsets.
+#
+# For a sealed message, the store knows only the time of the newest message in its node. A process
+# that samples the stream has seen when each offset was reached, so it knows better, as far back as
+# it has sampled.
+
+
+# As many moments are remembered of a stream; when there are more, they are thinned out, so that one
+# of some age is known to a 25th of that.
+_MOMENTS: Final = 300
+_CLOSE: Final = 25
+
+
+class LagClock:
+    """Remembers when streams had reached which offset."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[list[int], list[int]]] = {}
+
+    def measured(
+        self, now_ms: int, streams: list[StreamInfo], groups: list[StreamGroup]
+    ) -> tuple[list[StreamInfo], list[StreamGroup]]:
+        """Note where streams are; return them and groups with how long messages have waited."""
+        read = {row.stream for row in groups}
+        self._seen = {
+            one.name: self._noted(now_ms, one) for one in streams if one.readers or one.name in read
+        }
+        measured = [self._of_readers(now_ms, one) if one.readers else one for one in streams]
+        return measured, [row._replace(group=self._of_group(row)) for row in groups]
+
+    def _noted(self, now_ms: int, info: StreamInfo) -> tuple[list[int], list[int]]:
+        lasts, times = self._seen.get(info.name, ([], []))
+        if lasts and info.last < lasts[-1]:
+            lasts, times = [], []  # it was deleted, and begins again
+        if not lasts or info.last > lasts[-1]:
+            lasts.append(info.last)
+            times.append(now_ms)
+        if len(lasts) > _MOMENTS:
+            lasts, times = _thinned(now_ms, lasts, times)
+        return lasts, times
+
+    def _of_readers(self, now_ms: int, info: StreamInfo) -> StreamInfo:
+        ages = {
+            reader: self._age_ms(now_ms, info, reader, said_ms)
+            for reader, said_ms in info.reader_lag_ms.items()
+        }
+        return replace(info, reader_lag_ms=ages)
+
+    def _age_ms(self, now_ms: int, info: StreamInfo, reader: str, said_ms: int) -> int:
+        needed = max(info.readers[reader], info.first)
+        if needed > info.last:
+            return 0
+        since_ms = self._since(info.name, needed, now_ms - said_ms)
+        return said_ms if since_ms is None else max(now_ms - since_ms, said_ms)
+
+    def _of_group(self, row: StreamGroup) -> GroupInfo:
+        facts = row.group
+        new = self._since(row.stream, facts.next, facts.new_since_ms)
+        pending = self._since(row.stream, facts.ack_offset, facts.pending_since_ms)
+        if (new, pending) == (facts.new_since_ms, facts.pending_since_ms):
+            return facts
+        return replace(facts, new_since_ms=new, pending_since_ms=pending)
+
+    def _since(self, stream: str, offset: int, said_ms: int | None) -> int | None:
+        """Return since when an offset waits; None when the store says that it does not."""
+        seen = self._seen.get(stream)
+        if said_ms is None or seen is None:
+            return said_ms
+        lasts, times = seen
+        place = bisect_left(lasts, offset)
+        return min(said_ms, times[place]) if place < len(times) else said_ms
+
+
+def _thinned(now_ms: int, lasts: list[int], times: list[int]) -> tuple[list[int], list[int]]:
+    kept_ms = -float("inf")
+    places = []
+    for place, time_ms in enumerate(times):
+        if time_ms - kept_ms >= (now_ms - time_ms) / _CLOSE:
+            places.append(place)
+            kept_ms = time_ms
+    # However long a process runs, the oldest go.
+    places = places[-_MOMENTS + 50 :]
+    return [lasts[place] for place in places], [times[place] for place in places]
+
+
+# ── Sweeps ────────────────────────────────────────────────────────────────────────────────────────
+
 
 log = logging.getLogger("headwater.metrics")
 
@@ -274,3 +364,139 @@ def _sliced(items: Iterable[T], size: int) -> Iterator[list[T]]:
     rest = iter(items)
     while some := list(itertools.islice(rest, size)):
         yield some
+
+
+# ── Stream rates ──────────────────────────────────────────────────────────────────────────────────
+# How many messages a second are written to each stream, out of the samples that all share.
+
+
+# A rate is the mean since one of the last two marks, which are this far apart at least.
+_MARK_MS: Final = 5000
+# A sample is looked at for this long, and a large store is sampled less often.
+_OLD_S: Final = 10.0
+_LEAST_RATE_MS: Final = 500
+
+
+class _Ends(NamedTuple):
+    """Where streams ended at a moment."""
+
+    at_ms: int
+    lasts: dict[str, int]
+
+
+class StreamRates:
+    """Rates of the last five to ten seconds; asking for one costs the store nothing."""
+
+    def __init__(self, watch: StoreWatch) -> None:
+        self._watch = watch
+        self._marks: list[_Ends] = []
+        self._newest = _Ends(0, {})
+        watch.follow(self._note)
+
+    def of(self, stream: str) -> float | None:
+        """Return the rate of a stream; None if it is not known, or no longer.
+
+        The store is sampled every five seconds at least from now on; nobody waits for that.
+        """
+        self._watch.ask(_MARK_MS / 1000)
+        sample, newest = self._watch.latest, self._newest
+        if self._watch.clock() - sample.at > _OLD_S + 2 * sample.took_s:
+            return None
+        last = newest.lasts.get(stream)
+        for mark in self._marks:
+            before = mark.lasts.get(stream)
+            span_ms = newest.at_ms - mark.at_ms
+            if last is not None and before is not None and span_ms >= _LEAST_RATE_MS:
+                # A stream may have been deleted and begun again.
+                return max(last - before, 0) * 1000 / span_ms
+        return None
+
+    async def _note(self, sample: StoreSample) -> None:
+        if sample.missing is not None:
+            return
+        mark = _Ends(sample.now_ms, {stream.name: stream.last for stream in sample.streams})
+        # Nobody asked for a while: a mean of all that time would not be a rate of now.
+        if mark.at_ms - self._newest.at_ms > 1000 * _OLD_S + 3000 * sample.took_s:
+            self._marks.clear()
+        self._newest = mark
+        if not self._marks or mark.at_ms - self._marks[-1].at_ms >= _MARK_MS:
+            self._marks = [*self._marks[-1:], mark]
+
+
+# ── Catching up ───────────────────────────────────────────────────────────────────────────────────
+# How fast those who are behind come on: whether they will ever catch up, and when.
+
+
+# Rates are those of the last one to two minutes, and of no less than ten seconds.
+_SPAN_MS: Final = 60_000
+_LEAST_TRACK_MS: Final = 10_000
+
+
+class _Mark(NamedTuple):
+    """Where somebody was at some time, and where the stream ended then."""
+
+    at_ms: int
+    next: int
+    end: int
+
+
+class _Track(NamedTuple):
+    """Two marks of somebody, a minute apart, and where it is now."""
+
+    old: _Mark
+    mid: _Mark
+    now: _Mark
+
+
+class CatchingUp:
+    """Remembers where groups and readers that are behind were; three marks of each."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[tuple[str, ...], _Track] = {}
+
+    def note(self, sample: StoreSample) -> None:
+        """Take in a sample; who is not behind any more is forgotten."""
+        tracks = {}
+        for who, now in _behind(sample):
+            before = self._tracks.get(who)
+            if before is None or now.next < before.now.next:  # it was set back by a seek
+                tracks[who] = _Track(now, now, now)
+            elif now.at_ms - before.mid.at_ms >= _SPAN_MS:
+                tracks[who] = _Track(before.mid, now, now)
+            else:
+                tracks[who] = before._replace(now=now)
+        self._tracks = tracks
+
+    def words(self, who: tuple[str, ...], lag: int) -> str:
+        """Say when somebody is level at its rate; nothing if that is not known yet."""
+        track = self._tracks.get(who)
+        took_ms = 0 if track is None else track.now.at_ms - track.old.at_ms
+        if track is None or took_ms < _LEAST_TRACK_MS:
+            return ""
+        done = (track.now.next - track.old.next) * 1000 / took_ms
+        new = (track.now.end - track.old.end) * 1000 / took_ms
+        if not done:
+            return f"no progress for {took_ms // 1000:,} s" if took_ms >= _SPAN_MS else ""
+        if done <= new:
+            return (
+                f"it never catches up at this rate: {done:,.1f} a second of {new:,.1f} that arrive"
+            )
+        return f"level in about {_span(lag / (done - new))} at this rate"
+
+
+def _behind(sample: StoreSample) -> Iterator[tuple[tuple[str, ...], _Mark]]:
+    for stream, group in sample.groups:
+        if group.lag:
+            end = group.next + group.lag - 1
+            yield ("group", stream, group.name), _Mark(sample.now_ms, group.next, end)
+    for info in sample.streams:
+        for reader, following in info.readers.items():
+            if info.last >= following:
+                yield ("reader", info.name, reader), _Mark(sample.now_ms, following, info.last)
+
+
+def _span(seconds: float) -> str:
+    for length, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.0f} {unit}"
+    return f"{max(seconds, 1):.0f} s"

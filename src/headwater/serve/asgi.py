@@ -22,8 +22,8 @@ from headwater.kernel.inputs import check_int
 from headwater.kernel.instrument import also_installed
 from headwater.kernel.packaging import extra_needed
 from headwater.kernel.profiles import store_of
+from headwater.metrics.history import MOST_SERIES
 from headwater.metrics.operations import OperationMetrics
-from headwater.metrics.recorder import MOST_SERIES
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.asgi_replies import AsgiReplies, Receive, Send, wait_until_gone
 from headwater.serve.http.authorization import cookie_credentials

@@ -14,13 +14,12 @@ from headwater.serve.tokens import Grant, Scope
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
     from headwater.metrics.alarm_watch import AlarmWatch
-    from headwater.metrics.cached_history import CachedHistory
+    from headwater.metrics.alarms import StoreFacts
+    from headwater.metrics.history import CachedHistory
     from headwater.metrics.operations import OperationMetrics
     from headwater.metrics.retention_forecasts import RetentionForecasts
     from headwater.metrics.sampler import Sampler
-    from headwater.metrics.store_facts import StoreFacts
-    from headwater.metrics.stream_rates import StreamRates
-    from headwater.metrics.sweeps import StoreWatch
+    from headwater.metrics.sweeps import StoreWatch, StreamRates
     from headwater.serve.api.databases import ServedDatabase
     from headwater.serve.api.letter_jobs import LetterJobs
     from headwater.serve.api.replays import Replays

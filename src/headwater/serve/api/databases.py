@@ -13,8 +13,8 @@ from headwater.kernel.failures import START_MS
 from headwater.kernel.headers import LIST_BYTES
 from headwater.kernel.packaging import extra_needed
 from headwater.metrics.exposition import Page
-from headwater.metrics.objects import add_outbox
-from headwater.metrics.recorder import OutboxBacklog
+from headwater.metrics.history import OutboxBacklog
+from headwater.metrics.sampler import add_outbox
 from headwater.serve.tokens import Grant, Scope
 
 if TYPE_CHECKING:

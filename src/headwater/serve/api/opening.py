@@ -11,18 +11,14 @@ from typing import Final
 
 from headwater.aio_client import AsyncHeadwater
 from headwater.errors import HeadwaterError
-from headwater.metrics.alarm_watch import AlarmWatch
-from headwater.metrics.cached_history import CachedHistory
+from headwater.metrics.alarm_watch import AlarmWatch, FirstSeen
+from headwater.metrics.alarms import StoreFacts
 from headwater.metrics.exposition import Page
-from headwater.metrics.first_seen import FirstSeen
-from headwater.metrics.objects import add_instances
+from headwater.metrics.history import CachedHistory, HistoryRecorder, check_history
 from headwater.metrics.operations import OperationMetrics
-from headwater.metrics.recorder import HistoryRecorder, check_history
 from headwater.metrics.retention_forecasts import RetentionForecasts
-from headwater.metrics.sampler import MAX_SERIES, Extra, Sampler, check_series
-from headwater.metrics.store_facts import StoreFacts
-from headwater.metrics.stream_rates import StreamRates
-from headwater.metrics.sweeps import StoreWatch
+from headwater.metrics.sampler import MAX_SERIES, Extra, Sampler, add_instances, check_series
+from headwater.metrics.sweeps import StoreWatch, StreamRates
 from headwater.serve.api.calls import Served
 from headwater.serve.api.databases import ServedDatabase, open_database
 from headwater.serve.api.letter_jobs import LetterJobKind, LetterJobs

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from headwater.metrics.exposition import Page
-from headwater.metrics.objects import add_instances
 from headwater.metrics.operations import FARM_COUNTS
+from headwater.metrics.sampler import add_instances
 from headwater.timeline.metrics import COUNTERS, DURATIONS, RoshiMetrics
 from headwater.timeline.records import InstanceStatus
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from headwater.metrics.alarms import CONSUMER, consumer_letters
-from headwater.metrics.history import Point, Series
-from headwater.metrics.recorder import counted
+from headwater.metrics.history import Point, Series, counted
 from headwater.metrics.sweeps import StoreSample
 from headwater.serve.console.links import (
     channel_link,
