@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater.app.loading import load_app
+from headwater.app.application import load_app
 from headwater.errors import InvalidInput
 from tests.support import commands
 from tests.support.apps import PARTS, NotingApp, RunningProgram
@@ -190,7 +190,7 @@ DYING = """
 import os, signal
 from pathlib import Path
 import headwater
-from headwater.app.keeper_part import KeeperPart
+from headwater.app.part_kinds import KeeperPart
 
 app = headwater.App()
 

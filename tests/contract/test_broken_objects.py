@@ -11,7 +11,7 @@ import pytest
 
 import headwater
 from headwater import Headwater, TimedRunner, aio
-from headwater.app.keeper_part import Housekeeper
+from headwater.app.part_kinds import Housekeeper
 from headwater.errors import BrokenObject
 from headwater.metrics.sweeps import StoreWatch
 from headwater.views import overview

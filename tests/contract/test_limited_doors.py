@@ -10,7 +10,7 @@ import pytest
 from headwater import App, Limits, Message
 from headwater.errors import InvalidInput
 from headwater.kernel.inputs import NO_LIMITS
-from headwater.workers.prefetch import Prefetch
+from headwater.workers.holding import Prefetch
 from tests.support.api import ApiServer
 from tests.support.commands import run
 from tests.support.servers import until

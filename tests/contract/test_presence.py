@@ -48,8 +48,8 @@ def hw(server: Server) -> Iterator[Headwater]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwater.app.runner.FIRST_S", 0.01)
-    monkeypatch.setattr("headwater.app.runner.BEAT_S", 0.05)
+    monkeypatch.setattr("headwater.app.running.FIRST_S", 0.01)
+    monkeypatch.setattr("headwater.app.running.BEAT_S", 0.05)
     monkeypatch.setattr("headwater.store.presence.FIRST_S", 0.01)
     monkeypatch.setattr("headwater.store.presence.BEAT_S", 0.05)
 

@@ -11,9 +11,9 @@ import pytest
 
 import headwater
 from headwater import Delivery, Queue
-from headwater.workers.prefetch import Prefetch
-from headwater.workers.queue_messages import QueueMessages
-from headwater.workers.retries import Retries
+from headwater.workers.attempts import Retries
+from headwater.workers.holding import Prefetch
+from headwater.workers.sources import QueueMessages
 from tests.support.commands import start
 from tests.support.servers import Server, until
 from tests.support.stores import Stores

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from headwater.errors import InvalidInput
-from headwater.timed import transitions
+from headwater.timed import states
 from headwater.timed.jobs import DueRun, JobTable
 from headwater.timed.runner import TimedRunner
 from headwater.timed.states import ActiveRun, JobSpec, JobState
@@ -191,10 +191,10 @@ def test_a_run_that_waited_behind_a_pause_does_not_begin_beside_one_by_hand() ->
     waiting = ActiveRun(START_MS, at_ms=START_MS)
     by_hand = ActiveRun(START_MS + 1, attempt=1, by="runner", by_hand=True)
     state = JobState(JobSpec(every_ms=MINUTE_MS), START_MS, (waiting, by_hand))
-    assert not transitions.is_ready(state, START_MS + 2)
+    assert not states.is_ready(state, START_MS + 2)
     asked = replace(by_hand, by="", attempt=0)
     paused = replace(state, runs=(waiting, asked), paused=True)
-    step = transitions.look(paused, "j", START_MS + 2, "runner", True, lambda _: False)
+    step = states.look(paused, "j", START_MS + 2, "runner", True, lambda _: False)
     assert step is not None
     assert step.taken is not None
     assert step.taken.by_hand

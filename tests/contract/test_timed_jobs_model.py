@@ -11,11 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from hypothesis.stateful import run_state_machine_as_test as try_machine
 
 import headwater
-from headwater.timed import job_streams, transitions
+from headwater.timed import operating, states
 from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine
 from headwater.timed.jobs import TimedJob, every_plan
-from headwater.timed.states import JobState, Missed, Overlap, decode_record
-from headwater.timed.transitions import TimedStep
+from headwater.timed.states import JobState, Missed, Overlap, TimedStep, decode_record
 from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.stores import Stores
 from tests.support.timed import START_MS
@@ -66,7 +65,7 @@ class TimedModel(RuleBasedStateMachine):
         )  # fmt: skip
         self.job: TimedJob = plan.job(print)
         self.checker = HistoryChecker(self.job.spec, moments)
-        self.stream = job_streams.job_stream(self.name)
+        self.stream = operating.job_stream(self.name)
         self.start()
 
     @rule()
@@ -123,15 +122,15 @@ class TimedModel(RuleBasedStateMachine):
                 # Its handler is cut off: somebody else begins the same attempt.
                 self.notes.remove(self._note(taken, ended=False))
 
-    @rule(step=st.sampled_from([transitions.pause, transitions.resume, transitions.ask]))
+    @rule(step=st.sampled_from([states.pause, states.resume, states.ask]))
     def operate(self, step: Callable[[JobState, int, str], TimedStep | None]) -> None:
         def decide(state: JobState | None) -> TimedStep | None:
             assert state is not None
             return step(state, self.now_ms, "operator")
 
-        self.hw.store.run(job_streams.change(self.stream, decide))
-        notice = job_streams.Notice("operator", self.now_ms, job=self.name)
-        self.hw.store.run(job_streams.post(job_streams.board_stream(), notice))
+        self.hw.store.run(operating.change(self.stream, decide))
+        notice = operating.Notice("operator", self.now_ms, job=self.name)
+        self.hw.store.run(operating.post(operating.board_stream(), notice))
 
     def _check_not_stolen(self, by: Runner, taken: TakenRun) -> None:
         """Check that the runner that had it before was silent for long enough."""
@@ -163,7 +162,7 @@ class TimedModel(RuleBasedStateMachine):
             return
         self._follow()
         if self.checker.paused:
-            self.operate(transitions.resume)
+            self.operate(states.resume)
         # One runner is left, and has time: all that was due comes to its end.
         self.runners.clear()
         self.now_ms += 2 * LEASE_MS
@@ -186,7 +185,7 @@ class TimedModel(RuleBasedStateMachine):
 def machine(stores: Stores) -> Iterator[type[TimedModel]]:
     with headwater.connect(stores.url("plain")) as hw:
         # A runner with a clock of its own reads all of it: up to 5,000 notices of other tests.
-        hw.stream(job_streams.board_stream().name).delete()
+        hw.stream(operating.board_stream().name).delete()
         yield type("Machine", (TimedModel,), {"hw": hw})
 
 

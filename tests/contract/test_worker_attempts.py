@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headwater import Delivery, Group, InvalidInput, Queue, Stream
 from headwater.kernel.failures import MAX_TEXT, MAX_TYPE, Cause, read_failure, spelled
-from headwater.workers.retries import Retries
+from headwater.workers.attempts import Retries
 from tests.support.entries import entries
 from tests.support.servers import until
 from tests.support.workers import Crew, Refusing, all_done, at_work

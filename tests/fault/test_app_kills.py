@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app.child_messages import Begin, send
+from headwater.app.processes import Begin, send
 from tests.support.apps import PARTS, TARGET, NotingApp
 from tests.support.pages import ROOT
 from tests.support.processes import is_alive

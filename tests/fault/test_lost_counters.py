@@ -12,10 +12,9 @@ from headwater.log.keys import stream_key
 from headwater.log.replies import BuryReply
 from headwater.store.call import Call, Operation
 from headwater.store.presence import NewJob, begin_job, note_job, take_job
-from headwater.timed import job_streams, transitions
+from headwater.timed import operating, states
 from headwater.timed.engine import TimedEngine
-from headwater.timed.states import ActiveRun, JobSpec, JobState
-from headwater.timed.transitions import TimedStep
+from headwater.timed.states import ActiveRun, JobSpec, JobState, TimedStep
 from tests.support.failovers import ServerPair
 from tests.support.groups import FAR
 from tests.support.scrubbed import assert_sound
@@ -227,25 +226,25 @@ def test_the_end_of_a_timed_run_that_was_lost_is_not_noted_for_another(
 
         def __init__(self, hw: Headwater, me: str) -> None:
             self._hw, self._me = hw, me
-            self._stream = job_streams.job_stream("j")
+            self._stream = operating.job_stream("j")
 
         def change(self, decide: Callable[[JobState], TimedStep | None]) -> TimedStep | None:
             def change(state: JobState | None) -> TimedStep | None:
-                return decide(state) if state else transitions.define(None, spec, 1500, self._me)
+                return decide(state) if state else states.define(None, spec, 1500, self._me)
 
-            _, step = self._hw.store.run(job_streams.change(self._stream, change))
+            _, step = self._hw.store.run(operating.change(self._stream, change))
             return step
 
         def take(self) -> ActiveRun:
             step = self.change(
-                lambda state: transitions.look(state, "j", 2100, self._me, True, lambda _: False)
+                lambda state: states.look(state, "j", 2100, self._me, True, lambda _: False)
             )
             assert step is not None
             assert step.taken is not None
             return step.taken
 
         def end(self, run: ActiveRun) -> TimedStep | None:
-            return self.change(lambda state: transitions.end(state, run, 2200, 1, None))
+            return self.change(lambda state: states.end(state, run, 2200, 1, None))
 
     warm = Runner(failover.warm, "lost")
     warm.change(lambda _: None)

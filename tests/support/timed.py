@@ -10,8 +10,8 @@ import headwater
 from headwater import aio
 from headwater.timed.aio_runner import AsyncTimedRunner
 from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine
-from headwater.timed.job_streams import history, job_stream
 from headwater.timed.jobs import DueRun, TimedJob, cron_plan, every_plan
+from headwater.timed.operating import job_stream, newest_records
 from headwater.timed.runner import TimedRunner
 from headwater.timed.states import JobEvent, JobState
 from tests.support.blocking import Loop
@@ -74,7 +74,7 @@ class Clockwork:
 
     def events(self, job: str) -> list[JobEvent]:
         """Return all that happened to a job."""
-        records = self.hw.store.run(history(job_stream(job), 1000))
+        records = self.hw.store.run(newest_records(job_stream(job), 1000))
         return [event for record in records for event in record.events]
 
     def state(self, job: str) -> JobState:
@@ -87,7 +87,7 @@ Due = Callable[[], list[FinishedRun]]
 
 def last_state(hw: headwater.Headwater, job: str) -> JobState:
     """Return how a job stands."""
-    return hw.store.run(history(job_stream(job), 1))[-1].job
+    return hw.store.run(newest_records(job_stream(job), 1))[-1].job
 
 
 def _job(name: str, handler: Callable[..., Any], options: dict[str, Any]) -> TimedJob:

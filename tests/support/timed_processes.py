@@ -17,9 +17,8 @@ from headwater import DueRun, Headwater, TimedRunner, aio
 from headwater.aio import AsyncTimedRunner
 from headwater.kernel.failures import START_MS
 from headwater.store.call import Operation
-from headwater.timed import job_streams
-from headwater.timed.states import JobRecord, decode_record
-from headwater.timed.transitions import TimedStep
+from headwater.timed import operating
+from headwater.timed.states import JobRecord, TimedStep, decode_record
 from tests.support.timed_checker import HistoryChecker, Moments, Note
 from tests.support.zygote import dying, serve
 
@@ -47,7 +46,7 @@ class JobHistory:
     """What happened to a job, followed by a checker from its first event on."""
 
     def __init__(self, hw: Headwater, job: str, checker: HistoryChecker) -> None:
-        self._stream = hw.stream(job_streams.job_stream(job).name)
+        self._stream = hw.stream(operating.job_stream(job).name)
         self._checker = checker
         self._read = 1
 
@@ -94,7 +93,7 @@ def _write(page: Path, line: str) -> None:
 
 
 def _run(order: dict[str, Any]) -> None:
-    die, write = dying(order), job_streams.write
+    die, write = dying(order), operating.write
 
     def write_or_die(*words: Any) -> Operation[Any]:
         step: TimedStep = words[2]
@@ -103,7 +102,7 @@ def _run(order: dict[str, Any]) -> None:
         die(f"after {step.events[-1].what}")
         return written
 
-    vars(job_streams)["write"] = write_or_die
+    vars(operating)["write"] = write_or_die
     if order.get("manner") == "async":
         asyncio.run(_run_async(order))
         return

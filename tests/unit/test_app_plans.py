@@ -14,15 +14,18 @@ import pytest
 from rich.console import Console
 
 from headwater import Headers, Message
-from headwater.app.child_messages import PartPlan, PartReport
 from headwater.app.log_lines import LineFormatter, LogForm, with_log_context
-from headwater.app.part_run import PartRun
-from headwater.app.parts import Fault, Part, PartCounts
-from headwater.app.plan import plan_processes
-from headwater.app.process import how_it_ended
-from headwater.app.reloading import WatchedFiles
-from headwater.app.totals import PartTotal, Totals
-from headwater.app.worker_part import worker_options
+from headwater.app.part_kinds import worker_options
+from headwater.app.parts import Fault, Part, PartCounts, PartRun
+from headwater.app.processes import (
+    PartPlan,
+    PartReport,
+    PartTotal,
+    Totals,
+    WatchedFiles,
+    how_it_ended,
+    plan_processes,
+)
 from headwater.cli.run_view import RunView
 from headwater.log.types import HeadedMessage
 

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from headwater.app.child_messages import PartReport, Stop
-from headwater.app.part_run import WELL_S
-from headwater.app.plan import ProcessPlan
-from headwater.app.process_place import ProcessPlace
+from headwater.app.parts import WELL_S
+from headwater.app.processes import PartReport, ProcessPlace, ProcessPlan, Stop
 
 MB = 1_000_000
 NOW = 1000.0

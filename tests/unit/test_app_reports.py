@@ -12,10 +12,9 @@ import pytest
 
 from headwater.app import child
 from headwater.app.child import Child
-from headwater.app.child_messages import Lines, News, Report
-from headwater.app.parts import Fault, Part, PartCounts
-from headwater.app.resources import Places, Resources
-from headwater.app.runner import Runner
+from headwater.app.parts import Fault, Part, PartCounts, Places, Resources
+from headwater.app.processes import Lines, News, Report
+from headwater.app.running import Runner
 
 
 class Steps:

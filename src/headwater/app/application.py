@@ -1,6 +1,6 @@
 """App: a registry of what an application runs, and the ways to run it.
 
-    app = App(db="sqlite:///shop.db")
+app = App(db="sqlite:///shop.db")
 
     @app.worker(stream="orders", group="mail", codec=Order, concurrency=8, max_attempts=5)
     def send_mail(message: Message[Order]) -> None: ...
@@ -14,27 +14,29 @@ Declaring costs nothing and connects to nothing. ``headwater run module:app`` ru
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import importlib.util
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
-from headwater.app.checking import check_parts
-from headwater.app.consumer_part import AppliedFrom, ConsumerPart
-from headwater.app.declaring import (
-    BatchHandlerOf,
-    GroupDeclaration,
-    H,
-    HandlerOf,
-    TopicDeclaration,
-    WorkerDeclaration,
+from headwater.app.part_kinds import (
+    AppJobs,
+    AppliedFrom,
+    Backoff,
+    ConsumerPart,
+    MessagesFrom,
+    SourceKind,
+    StreamerPart,
+    WorkerPart,
 )
-from headwater.app.parts import Fault, Part, chosen
-from headwater.app.resources import Places, Resources
-from headwater.app.running import RunningApp
-from headwater.app.streamer_part import StreamerPart
-from headwater.app.timed_part import AppJobs
-from headwater.app.worker_part import MessagesFrom, SourceKind, WorkerPart
+from headwater.app.parts import Fault, Part, Places, Resources, chosen
+from headwater.app.running import RunningApp, check_parts
 from headwater.errors import InvalidInput
 from headwater.kernel.codecs import Value, ValueCodec
 from headwater.kernel.inputs import Span
@@ -46,7 +48,78 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from headwater.kernel.inputs import Limits
+    from headwater.log.handles import Start
+    from headwater.log.topics import TopicStart
+    from headwater.outbox.consumer_letters import ConsumerRedriven
     from headwater.outbox.plan import ConsumerOptions
+
+
+# ── Declaring ─────────────────────────────────────────────────────────────────────────────────────
+# What a decorator of an application takes and returns, for readers and type checkers.
+
+
+M = TypeVar("M")
+R = TypeVar("R")
+H = TypeVar("H", bound="Callable[[Any, Any], object]")
+
+
+class HandlerOf(Protocol[M]):
+    """Takes a handler of such messages, plain or async, and returns it as it is."""
+
+    def __call__(self, handler: Callable[[M], R], /) -> Callable[[M], R]:
+        """Declare the handler."""
+
+
+class BatchHandlerOf(Protocol):
+    """Takes a handler of a connection and a list of messages, and returns it as it is."""
+
+    def __call__(self, handler: H, /) -> H:
+        """Declare the handler."""
+
+
+class WorkerDeclaration(TypedDict, total=False):
+    """What may be said of any worker: options of Worker or QueueWorker, and of its part.
+
+    ``name`` is that of the handler unless it is given. With ``processes`` the part runs in so many
+    processes of its own. Spans of time may be texts, as "30s".
+    """
+
+    name: str
+    processes: int | None
+    concurrency: int
+    ack_ms: Span
+    max_attempts: int | None
+    timeout: Span
+    backoff: Backoff
+    backoff_ms: Span
+    longest_backoff_ms: Span
+    limits: Limits
+
+
+class GroupDeclaration(WorkerDeclaration, total=False):
+    """What may be said of the worker of a stream."""
+
+    start: Start
+    max_pending: int
+    dead_letters: bool | str
+    expire_ms: Span
+    ordered: bool
+
+
+class TopicDeclaration(WorkerDeclaration, total=False):
+    """What may be said of the worker of a topic."""
+
+    partitions: int
+    start: TopicStart
+    max_pending: int
+    dead_letters: bool | str
+    expire_ms: Span
+    ordered: bool
+
+
+# ── Application ───────────────────────────────────────────────────────────────────────────────────
+
 
 log = logging.getLogger("headwater.app")
 
@@ -207,7 +280,7 @@ class App(RunningApp):
 
     def keep(self, *, name: str = "keep", every: Span = 10_000) -> None:
         """Declare the housekeeper, which does what ``headwater keep`` does, so often."""
-        from headwater.app.keeper_part import KeeperPart
+        from headwater.app.part_kinds import KeeperPart
 
         self.add(KeeperPart(name, every))
 
@@ -269,8 +342,8 @@ def _source(
 
 def _check_options(kind: SourceKind, options: Iterable[str]) -> None:
     """Raise TypeError for an option that neither the worker nor its part has."""
-    from headwater.workers.checks import check_options
     from headwater.workers.queue_worker import QueueWorker
+    from headwater.workers.sources import check_options
     from headwater.workers.worker import Worker
 
     own = (*_OF_PART, "backoff", "timeout")
@@ -286,3 +359,99 @@ def _name_of(handler: Any) -> str:
     if not isinstance(name, str) or name == "<lambda>":
         raise InvalidInput(f"{handler!r} has no name; give name=")
     return name
+
+
+# ── Loading ───────────────────────────────────────────────────────────────────────────────────────
+# From the text "module:app" to the application that it names.
+
+
+def load_app(target: str) -> App:
+    """Import a module, from the working directory too, and return the App of that name in it.
+
+    Without a name it is ``app``. Raises InvalidInput, also for whatever the import raises.
+    """
+    module_name, _, name = target.partition(":")
+    module = _imported(module_name, target)
+    found = module
+    for step in (name or "app").split("."):
+        found = getattr(found, step, None)
+    if isinstance(found, App):
+        return found
+    apps = [key for key, value in vars(module).items() if isinstance(value, App)]
+    hint = f"did you mean {module_name}:{apps[0]}?" if apps else "write app = headwater.App() there"
+    raise InvalidInput(f"{target!r} names no App; {hint}")
+
+
+def _imported(name: str, target: str) -> Any:
+    if not name or not all(step.isidentifier() for step in name.split(".")):
+        raise InvalidInput(
+            f"{target!r} is not a module and a name; write module:app, as in shop.jobs:app"
+        )
+    if name.endswith(".py"):
+        app = target.partition(":")[2] or "app"
+        raise InvalidInput(f"{name!r} is a file; write {name.removesuffix('.py')}:{app}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(name) if _is_there(name) else None
+    except Exception as error:
+        raise InvalidInput(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    if module is None:
+        raise InvalidInput(
+            f"there is no module {name!r} in {here} or among what is installed; check the name, or "
+            "change to the directory of the module"
+        )
+    return module
+
+
+def _is_there(name: str) -> bool:
+    """Return whether there is such a module; whatever it lies in is imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        # It lies in nothing, or in a module that is not a package.
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            return False
+        raise
+
+
+# ── Redriving ─────────────────────────────────────────────────────────────────────────────────────
+# Dead letters of a consumer of an application, handled again by its handler.
+
+
+def redrive_letters(
+    app: App, consumer: str, store: str | None = None, db: str | None = None
+) -> ConsumerRedriven:
+    """Have a consumer of an application handle its dead letters again; see Consumer.redrive.
+
+    ``store`` and ``db`` take the place of those that the application names. Raises InvalidInput
+    for a consumer that it does not have.
+    """
+    part = app.parts.get(consumer)
+    if not isinstance(part, ConsumerPart):
+        known = [name for name, one in app.parts.items() if isinstance(one, ConsumerPart)]
+        there = f"it has {', '.join(known)}" if known else "it declares none"
+        raise InvalidInput(f"the application has no consumer {consumer!r}; {there}")
+    given = {"store": store, "db": db}
+    places = replace(app.places, **{k: v for k, v in given.items() if v is not None})
+    resources = app.resources = Resources(places)
+    try:
+        if part.is_async:
+            return asyncio.run(_in_loop(part, resources))
+        work: Any = part.open(resources)
+        done: ConsumerRedriven = work.redrive()
+        return done
+    finally:
+        app.resources = None
+        resources.close()
+
+
+async def _in_loop(part: ConsumerPart, resources: Resources) -> ConsumerRedriven:
+    try:
+        await resources.open_async()
+        work: Any = part.open(resources)
+        done: ConsumerRedriven = await work.redrive()
+        return done
+    finally:
+        await resources.close_async()

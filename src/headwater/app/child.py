@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from headwater.app import log_lines
-from headwater.app.application import App
-from headwater.app.checking import check_parts
-from headwater.app.child_messages import (
+from headwater.app.application import App, load_app
+from headwater.app.parts import Fault, Part, Places, Resources, chosen
+from headwater.app.processes import (
     Assign,
     Begin,
     Checked,
@@ -38,10 +38,7 @@ from headwater.app.child_messages import (
     Stop,
     send,
 )
-from headwater.app.loading import load_app
-from headwater.app.parts import Fault, Part, chosen
-from headwater.app.resources import Places, Resources
-from headwater.app.runner import Runner
+from headwater.app.running import Runner, check_parts
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.kernel.failures import START_MS
 from headwater.kernel.instrument import also_installed

@@ -17,21 +17,24 @@ from typing import Final
 
 import msgspec
 
-from headwater.app.child_messages import (
+from headwater.app.parts import FIRST_REST_S, LONGEST_REST_S
+from headwater.app.processes import (
+    GRACE_S,
     Assign,
     Begin,
     Checked,
+    ChildProcess,
     FoundFault,
     Hurry,
     PartPlan,
+    PartTotal,
+    ProcessPlace,
     Stop,
+    Totals,
+    WatchedFiles,
+    how_it_ended,
+    plan_processes,
 )
-from headwater.app.part_run import FIRST_REST_S, LONGEST_REST_S
-from headwater.app.plan import plan_processes
-from headwater.app.process import GRACE_S, ChildProcess, how_it_ended
-from headwater.app.process_place import ProcessPlace
-from headwater.app.reloading import WatchedFiles
-from headwater.app.totals import PartTotal, Totals
 from headwater.errors import AppRefused
 from headwater.kernel.failures import delay_s
 from headwater.kernel.stopping import StopSignal, stop_on_signals

@@ -40,7 +40,7 @@ def channels(context: typer.Context, incomplete: str) -> list[str]:
 
 def timed_jobs(context: typer.Context, incomplete: str) -> list[str]:
     """Return the timed jobs whose names begin so."""
-    from headwater.timed.job_streams import list_jobs
+    from headwater.timed.operating import list_jobs
 
     return _names(context, incomplete, lambda hw: hw.store.run(list_jobs()))
 

@@ -154,8 +154,7 @@ def redrive(
     In order, each with its effect exactly once, after messages that came later. One that fails
     again stays a dead letter. May run while the application runs.
     """
-    from headwater.app.loading import load_app
-    from headwater.app.redriving import redrive_letters
+    from headwater.app.application import load_app, redrive_letters
 
     done = redrive_letters(load_app(target), name, store, db)
     view = views.outboxes.ConsumerRedrivenView.of(done, consumer=name)

@@ -16,7 +16,7 @@ from headwater.cli.options import StoreUrl, duration_ms, refused, size_bytes
 from headwater.errors import AppRefused
 
 if TYPE_CHECKING:
-    from headwater.app.child_messages import Checked
+    from headwater.app.processes import Checked
     from headwater.app.supervisor import RunPlan, Supervisor
 
 _BAD_APP = 2

@@ -17,7 +17,7 @@ from headwater.cli.fitted_table import FittedColumn, FittedTable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from headwater.app.totals import PartTotal
+    from headwater.app.processes import PartTotal
 
 # Rates are taken over this long.
 _WINDOW_S: Final = 5.0

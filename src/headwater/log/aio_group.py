@@ -18,7 +18,7 @@ from headwater.store.call import Pace
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
     from headwater.workers.aio_worker import AsyncWorker, AsyncWorkerHandler
-    from headwater.workers.group_messages import GroupWorkerOptions
+    from headwater.workers.sources import GroupWorkerOptions
 
 
 class AsyncGroup(Generic[D]):
@@ -206,7 +206,7 @@ class AsyncGroup(Generic[D]):
         See Group.worker.
         """
         from headwater.workers.aio_worker import AsyncWorker
-        from headwater.workers.checks import check_options
+        from headwater.workers.sources import check_options
 
         check_options(AsyncWorker, options)
         return lambda handler: AsyncWorker(self, handler, **options)

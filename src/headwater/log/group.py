@@ -17,7 +17,7 @@ from headwater.store.call import Pace
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
-    from headwater.workers.group_messages import GroupWorkerOptions
+    from headwater.workers.sources import GroupWorkerOptions
     from headwater.workers.worker import Worker, WorkerHandler
 
 
@@ -222,7 +222,7 @@ class Group(Generic[D]):
 
         send.run()
         """
-        from headwater.workers.checks import check_options
+        from headwater.workers.sources import check_options
         from headwater.workers.worker import Worker
 
         check_options(Worker, options)

@@ -30,7 +30,7 @@ from headwater.store.call import Pace
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
-    from headwater.workers.group_messages import GroupWorkerOptions
+    from headwater.workers.sources import GroupWorkerOptions
     from headwater.workers.worker import TopicHandler, Worker
 
 
@@ -327,7 +327,7 @@ class TopicGroup(Generic[D]):
 
         See Group.worker.
         """
-        from headwater.workers.checks import check_options
+        from headwater.workers.sources import check_options
         from headwater.workers.worker import Worker
 
         check_options(Worker, options)

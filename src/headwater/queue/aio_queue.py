@@ -260,7 +260,7 @@ class AsyncQueue(Generic[D]):
     ) -> Callable[[AsyncHandler[D]], AsyncQueueWorker]:
         """Make a worker of the async function below it, which gets one Delivery at a time."""
         from headwater.workers.aio_queue_worker import AsyncQueueWorker
-        from headwater.workers.checks import check_options
+        from headwater.workers.sources import check_options
 
         check_options(AsyncQueueWorker, options)
         return lambda handler: AsyncQueueWorker(self, handler, **options)

@@ -309,8 +309,8 @@ class Queue(Generic[D]):
 
         send.run()
         """
-        from headwater.workers.checks import check_options
         from headwater.workers.queue_worker import QueueWorker
+        from headwater.workers.sources import check_options
 
         check_options(QueueWorker, options)
         return lambda handler: QueueWorker(self, handler, **options)

@@ -9,8 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from headwater.app.parts import Part
-from headwater.app.resources import Resources
+from headwater.app.parts import Part, Resources
 from headwater.app.running import RunningApp
 from headwater.errors import InvalidInput
 

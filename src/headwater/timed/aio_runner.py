@@ -13,10 +13,18 @@ from headwater.kernel.handlers import check_async, not_awaitable
 from headwater.kernel.instrument import observe
 from headwater.kernel.stopping import AsyncStopSignal
 from headwater.store.presence import ReportedPart, reporting_async
-from headwater.timed.clocks import NowMs
-from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine
+from headwater.timed.engine import (
+    FinishedRun,
+    NowMs,
+    RunCounts,
+    TakenRun,
+    TimedEngine,
+    check_concurrency,
+    log,
+    log_end,
+    runner_name,
+)
 from headwater.timed.jobs import JobTable, TimedJob
-from headwater.timed.running import RunCounts, check_concurrency, log, log_end, runner_name
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater

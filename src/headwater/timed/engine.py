@@ -11,20 +11,57 @@ read. One that was silent for ``LEASE_MS`` is lost: its runs are retried.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from headwater.kernel.failures import spelled
+from headwater.kernel.inputs import check_int
 from headwater.log import reading
 from headwater.store.call import Operation
 from headwater.store.many import sound
-from headwater.timed import job_streams, transitions
-from headwater.timed.clocks import HeardClock, NowMs
-from headwater.timed.job_streams import KnownJob, Notice
+from headwater.timed import operating, states
 from headwater.timed.jobs import DueRun, TimedJob
-from headwater.timed.states import ActiveRun, JobState
-from headwater.timed.transitions import TimedStep
+from headwater.timed.operating import KnownJob, Notice
+from headwater.timed.states import ActiveRun, JobState, TimedStep
+from headwater.whole_store.client_handles import member_name
+
+# ── Clocks ────────────────────────────────────────────────────────────────────────────────────────
+# Which time it is for timed jobs: that of the store. No clock of a runner decides anything.
+#
+# A runner gets the time of the store with each beat, and continues with its own monotonic clock.
+# What it takes for the time is never ahead of the store: a reply is older when it arrives.
+#
+# A test gives a runner a clock of its own, ``clock=``: any function that returns milliseconds
+# since 1970. Then all that the runner decides and writes goes by that clock, also which runner is
+# lost.
+
+
+# A clock as tests give it: milliseconds since 1970.
+NowMs = Callable[[], int]
+
+
+class HeardClock:
+    """The time of the store, as it was heard last, and the time that has passed here since."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._heard_ms = 0
+        self._heard_at = monotonic()
+
+    def __call__(self) -> int:
+        """Return the milliseconds since 1970."""
+        return self._heard_ms + int((self._monotonic() - self._heard_at) * 1000)
+
+    def heard(self, time_ms: int) -> None:
+        """Take over the time of the store, which a reply has just brought."""
+        self._heard_ms, self._heard_at = time_ms, self._monotonic()
+
+
+# ── Engine ────────────────────────────────────────────────────────────────────────────────────────
+
 
 BEAT_MS: Final = 10_000
 LEASE_MS: Final = 30_000
@@ -63,7 +100,7 @@ class _Entry:
 
     def __init__(self, job: TimedJob, registered: set[str]) -> None:
         self.job = job
-        self.stream = job_streams.job_stream(job.name, registered)
+        self.stream = operating.job_stream(job.name, registered)
         self.known: KnownJob = KnownJob(None, 0)
         self.look_ms = 0
 
@@ -80,7 +117,7 @@ class TimedEngine:
         self.me = me
         registered: set[str] = set()
         self._entries = {job.name: _Entry(job, registered) for job in jobs}
-        self._board = job_streams.board_stream(registered)
+        self._board = operating.board_stream(registered)
         self._heard_clock = HeardClock() if clock is None else None
         self.now_ms: NowMs = clock or self._heard_clock or HeardClock()
         self._heap: list[tuple[int, str]] = []
@@ -138,7 +175,7 @@ class TimedEngine:
             left -= step.taken is not None
             planned.append((entry, step))
         written = yield from sound(
-            job_streams.write(entry.stream, entry.known, step) for entry, step in planned
+            operating.write(entry.stream, entry.known, step) for entry, step in planned
         )
         late = []
         for (entry, step), known in zip(planned, written, strict=True):
@@ -174,7 +211,7 @@ class TimedEngine:
 
     def leave(self) -> Operation[None]:
         """Tell the others that this runner has ended, so that they need not wait for it."""
-        yield from job_streams.post(self._board, Notice(self.me, self.now_ms(), left=True))
+        yield from operating.post(self._board, Notice(self.me, self.now_ms(), left=True))
 
     def give_back(self, taken: Iterable[TakenRun]) -> Operation[int]:
         """Return runs that are in progress here as the process ends; returns how many.
@@ -183,9 +220,9 @@ class TimedEngine:
         """
         given = 0
         for each in taken:
-            stream = job_streams.job_stream(each.job.name)
+            stream = operating.job_stream(each.job.name)
             decide = self._end_of(FinishedRun(each, begun=False))
-            _, step = yield from job_streams.change(stream, decide)
+            _, step = yield from operating.change(stream, decide)
             given += step is not None
         yield from self.leave()
         return given
@@ -202,14 +239,14 @@ class TimedEngine:
 
     def _define(self, entry: _Entry) -> Operation[KnownJob]:
         def decide(state: JobState | None) -> TimedStep | None:
-            return transitions.define(state, entry.job.spec, self.now_ms(), self.me)
+            return states.define(state, entry.job.spec, self.now_ms(), self.me)
 
-        known, _ = yield from job_streams.change(entry.stream, decide)
+        known, _ = yield from operating.change(entry.stream, decide)
         return known
 
     def _settle(self, done: FinishedRun) -> Operation[tuple[KnownJob, TimedStep | None]]:
         entry = self._entries[done.taken.job.name]
-        return (yield from job_streams.change(entry.stream, self._end_of(done), entry.known))
+        return (yield from operating.change(entry.stream, self._end_of(done), entry.known))
 
     def _end_of(self, run: FinishedRun) -> Callable[[JobState | None], TimedStep | None]:
         """Return what decides about the end of a run."""
@@ -220,8 +257,8 @@ class TimedEngine:
             if state is None:
                 return None
             if not run.begun:
-                return transitions.release(state, taken, self.now_ms())
-            return transitions.end(state, taken, self.now_ms(), run.took_ms, error)
+                return states.release(state, taken, self.now_ms())
+            return states.end(state, taken, self.now_ms(), run.took_ms, error)
 
         return decide
 
@@ -229,7 +266,7 @@ class TimedEngine:
         state, now, name = entry.known.state, self.now_ms(), entry.job.name
         if state is None:
             # Somebody removed the job while it runs.
-            return transitions.define(None, entry.job.spec, now, self.me)
+            return states.define(None, entry.job.spec, now, self.me)
 
         def lost(run: ActiveRun) -> bool:
             if run.by == self.me:
@@ -238,7 +275,7 @@ class TimedEngine:
                 return True
             return now > max(self._silent_ms(run), self._patient_ms)
 
-        return transitions.look(state, name, now, self.me, free, lost)
+        return states.look(state, name, now, self.me, free, lost)
 
     def _silent_ms(self, run: ActiveRun) -> int:
         """Return until when the runner of a run counts as alive."""
@@ -246,9 +283,7 @@ class TimedEngine:
 
     def _refresh(self, entries: list[_Entry]) -> Operation[list[_Entry]]:
         """Read the states of jobs again; returns those that cannot be read, which are left."""
-        found = yield from sound(
-            job_streams.refresh(entry.stream, entry.known) for entry in entries
-        )
+        found = yield from sound(operating.refresh(entry.stream, entry.known) for entry in entries)
         broken = []
         for entry, known in zip(entries, found, strict=True):
             if known is None:
@@ -288,14 +323,14 @@ class TimedEngine:
             return
         times = []
         if not state.paused:
-            due = transitions.table_of(*state.spec.when).next_after(state.upto_ms)
+            due = states.table_of(*state.spec.when).next_after(state.upto_ms)
             times += [] if due is None else [due]
         for run in state.runs:
             if run.by and run.by != self.me:
                 times.append(max(self._silent_ms(run), self._patient_ms) + 1)
             elif not run.by:
                 times.append(run.at_ms)
-        if transitions.is_ready(state, now):
+        if states.is_ready(state, now):
             self._ready[entry.job.name] = None
         # What is due and was left waits for a run in progress; its end has the job looked at.
         later = [at for at in times if at > now]
@@ -317,7 +352,7 @@ class TimedEngine:
     def beat(self) -> Operation[None]:
         """Report that this runner is alive, and get the time."""
         at_ms = 0 if self._heard_clock is not None else self.now_ms()
-        time_ms = yield from job_streams.post(self._board, Notice(self.me, at_ms))
+        time_ms = yield from operating.post(self._board, Notice(self.me, at_ms))
         if self._heard_clock is not None:
             self._heard_clock.heard(time_ms)
         now, before = self.now_ms(), self._beaten_ms
@@ -328,7 +363,7 @@ class TimedEngine:
         self._beaten_ms = now
 
     def _hear(self) -> Operation[None]:
-        heard, board_at = yield from job_streams.hear(self._board, self._board_at)
+        heard, board_at = yield from operating.hear(self._board, self._board_at)
         named: list[_Entry] = []
         for notice in heard:
             self._seen[notice.by] = max(self._seen.get(notice.by, 0), notice.at_ms)
@@ -347,3 +382,49 @@ class TimedEngine:
         for entry in named:
             if entry not in broken:
                 self._look_at(entry, self._heard_ms)
+
+
+# ── Running ───────────────────────────────────────────────────────────────────────────────────────
+# What both kinds of runners of timed jobs do alike: names, counts, and what is logged.
+
+
+MOST_AT_ONCE = 1000
+
+log = logging.getLogger("headwater.timed")
+
+
+class RunCounts:
+    """How many attempts a runner has brought to an end, and how many of them failed."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.failed = 0
+
+    def add(self, finished: FinishedRun) -> None:
+        """Count an attempt."""
+        if finished.error is not None:
+            self.failed += 1
+        elif finished.begun:
+            self.done += 1
+
+
+def check_concurrency(concurrency: int) -> int:
+    """Accept how many runs are in progress at once."""
+    return check_int(concurrency, "concurrency", 1, MOST_AT_ONCE)
+
+
+def runner_name(token: str) -> str:
+    """Return the name of a runner among all: where it runs, and which."""
+    return member_name(token)
+
+
+def log_end(finished: FinishedRun, *, taken_over: bool) -> None:
+    """Log a run that failed, or whose end came too late."""
+    job, run = finished.taken.job, finished.taken.run
+    where = f"timed job {job.name}, due at {run.due_ms}, attempt {run.attempt}"
+    if finished.error is not None:
+        last = run.attempt >= job.spec.max_attempts
+        then = "it is given up" if last else "it is retried"
+        log.error("%s failed; %s", where, then, exc_info=finished.error)
+    if taken_over:
+        log.warning("%s ended after another runner had taken it over", where)

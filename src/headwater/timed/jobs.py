@@ -9,10 +9,9 @@ from typing import Any, Final, NamedTuple, TypedDict, TypeVar, Unpack, get_args
 from headwater.errors import InvalidInput
 from headwater.kernel.handlers import check_takes
 from headwater.kernel.inputs import Span, check_int, check_span
-from headwater.timed.job_streams import check_job_name
-from headwater.timed.states import JobSpec, Missed, Overlap
+from headwater.timed.operating import check_job_name
+from headwater.timed.states import JobSpec, Missed, Overlap, table_of
 from headwater.timed.timetables import LEAST_INTERVAL_MS
-from headwater.timed.transitions import table_of
 
 # The function of a job, which decorators return as it is.
 Job = TypeVar("Job", bound=Callable[..., Any])

@@ -25,16 +25,18 @@ from headwater.kernel.handlers import check_done, check_sync
 from headwater.kernel.instrument import observe
 from headwater.kernel.stopping import StopSignal
 from headwater.store.presence import ReportedPart, reporting
-from headwater.timed.clocks import NowMs
-from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine
-from headwater.timed.jobs import JobTable, TimedJob
-from headwater.timed.running import (
+from headwater.timed.engine import (
+    FinishedRun,
+    NowMs,
     RunCounts,
+    TakenRun,
+    TimedEngine,
     check_concurrency,
     log,
     log_end,
     runner_name,
 )
+from headwater.timed.jobs import JobTable, TimedJob
 
 if TYPE_CHECKING:
     from headwater.client import Headwater

@@ -17,19 +17,19 @@ from headwater.kernel.instrument import observe_handler
 from headwater.kernel.stopping import AsyncStopSignal
 from headwater.store.aio_store import AsyncStore
 from headwater.store.presence import ReportedPart, reporting_async
-from headwater.workers.attempts import Attempt, AttemptUnderWay
-from headwater.workers.outcomes import (
+from headwater.workers.attempts import (
     NOT_BEGUN,
+    Attempt,
+    AttemptUnderWay,
     Handled,
     HandledBatch,
     HandledCounts,
     Item,
     NotBegun,
+    Retries,
     batch_of,
 )
-from headwater.workers.prefetch import BUSY_LOOK_MS, LOOK_MS, Prefetch
-from headwater.workers.retries import Retries
-from headwater.workers.tag_order import TagOrder
+from headwater.workers.holding import BUSY_LOOK_MS, LOOK_MS, Prefetch, TagOrder
 
 
 class AsyncMessageSource(Protocol[Item]):

@@ -11,13 +11,16 @@ from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.types import Delivery
 from headwater.store.aio_store import AsyncStore
 from headwater.workers.aio_crew import AsyncCrew
-from headwater.workers.attempts import Attempt
-from headwater.workers.checks import check_object
-from headwater.workers.outcomes import HandledBatch, HandledCounts
-from headwater.workers.prefetch import Prefetch
-from headwater.workers.queue_messages import QueueMessages, WorkerOptions
-from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
-from headwater.workers.timeouts import check_timeout
+from headwater.workers.attempts import (
+    FIRST_BACKOFF_MS,
+    LONGEST_BACKOFF_MS,
+    Attempt,
+    HandledBatch,
+    HandledCounts,
+    Retries,
+)
+from headwater.workers.holding import Prefetch, check_timeout
+from headwater.workers.sources import QueueMessages, WorkerOptions, check_object
 
 __all__ = ["AsyncHandler", "AsyncQueueWorker", "WorkerOptions"]
 

@@ -12,19 +12,23 @@ from headwater.log.aio_topic import AsyncTopicGroup
 from headwater.log.types import Message, TopicMessage
 from headwater.store.aio_store import AsyncStore
 from headwater.workers.aio_crew import AsyncCrew
-from headwater.workers.attempts import Attempt
-from headwater.workers.checks import check_object
-from headwater.workers.declared_limits import check_limits
-from headwater.workers.group_messages import (
+from headwater.workers.attempts import (
+    FIRST_BACKOFF_MS,
+    LONGEST_BACKOFF_MS,
+    Attempt,
+    HandledBatch,
+    HandledCounts,
+    Retries,
+)
+from headwater.workers.holding import Prefetch, check_timeout
+from headwater.workers.sources import (
     GroupMessages,
     GroupWorkerOptions,
+    check_limits,
+    check_object,
     held_ms_of,
     tag_order_of,
 )
-from headwater.workers.outcomes import HandledBatch, HandledCounts
-from headwater.workers.prefetch import Prefetch
-from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
-from headwater.workers.timeouts import check_timeout
 
 AsyncWorkerHandler: TypeAlias = "Callable[[Message[Value]], Awaitable[object]]"
 AsyncTopicHandler: TypeAlias = "Callable[[TopicMessage[Value]], Awaitable[object]]"

@@ -21,19 +21,26 @@ from headwater.kernel.instrument import observe_handler
 from headwater.kernel.stopping import StopSignal
 from headwater.store.presence import ReportedPart, reporting
 from headwater.store.store import Store
-from headwater.workers.attempts import Attempt, AttemptUnderWay
-from headwater.workers.outcomes import (
+from headwater.workers.attempts import (
     NOT_BEGUN,
+    Attempt,
+    AttemptUnderWay,
     Handled,
     HandledBatch,
     HandledCounts,
     Item,
+    Retries,
     batch_of,
 )
-from headwater.workers.prefetch import BUSY_LOOK_MS, GIVE_BACK_S, LOOK_MS, Prefetch
-from headwater.workers.retries import Retries
-from headwater.workers.tag_order import TagOrder
-from headwater.workers.timeouts import RunningHandler, TimedHandlers
+from headwater.workers.holding import (
+    BUSY_LOOK_MS,
+    GIVE_BACK_S,
+    LOOK_MS,
+    Prefetch,
+    RunningHandler,
+    TagOrder,
+    TimedHandlers,
+)
 
 
 class MessageSource(Protocol[Item]):

@@ -14,14 +14,17 @@ from headwater.kernel.inputs import Duration, Limits
 from headwater.queue.queue import Queue
 from headwater.queue.types import Delivery
 from headwater.store.store import Store
-from headwater.workers.attempts import Attempt
-from headwater.workers.checks import check_object
+from headwater.workers.attempts import (
+    FIRST_BACKOFF_MS,
+    LONGEST_BACKOFF_MS,
+    Attempt,
+    HandledBatch,
+    HandledCounts,
+    Retries,
+)
 from headwater.workers.crew import Crew
-from headwater.workers.outcomes import HandledBatch, HandledCounts
-from headwater.workers.prefetch import Prefetch
-from headwater.workers.queue_messages import QueueMessages, WorkerOptions
-from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
-from headwater.workers.timeouts import check_timeout
+from headwater.workers.holding import Prefetch, check_timeout
+from headwater.workers.sources import QueueMessages, WorkerOptions, check_object
 
 __all__ = ["Handler", "QueueWorker", "WorkerOptions"]
 

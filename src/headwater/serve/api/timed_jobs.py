@@ -15,7 +15,7 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import ListQuery
 from headwater.serve.api.routes import Route
 from headwater.serve.tokens import Scope
-from headwater.timed import job_streams, operating
+from headwater.timed import operating
 from headwater.timed.operating import MOST_EVENTS
 from headwater.views.record import View
 from headwater.views.timed import (
@@ -55,7 +55,7 @@ class TimedJobStateBody(msgspec.Struct, forbid_unknown_fields=True):
 
 async def list_timed_jobs(call: ApiCall) -> TimedJobsView:
     """List the timed jobs that the token may read, by name."""
-    names = sorted(await call.hw.store.run(job_streams.list_jobs()))
+    names = sorted(await call.hw.store.run(operating.list_jobs()))
     allowed = [name for name in names if call.grant.allows(Scope.READ, name)]
     page, following = call.query.of(allowed)
     found = await call.hw.store.run(operating.infos_of(page))
