@@ -11,9 +11,8 @@ import headwater
 from headwater.serve.console.service import Console
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.records import Repaired
-from headwater.timeline.resharding.resharder import Resharder
-from headwater.timeline.walker.notes import WalkNote, WalkNotes, read_notes
-from headwater.timeline.walker.walker import Walked, Walker, WalkProgress
+from headwater.timeline.resharding import Resharder
+from headwater.timeline.walker import Walked, Walker, WalkNote, WalkNotes, WalkProgress, read_notes
 from tests.support.api import ApiClient, ApiServer
 from tests.support.commands import run
 from tests.support.farms import Replica

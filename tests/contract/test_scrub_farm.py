@@ -12,7 +12,7 @@ import pytest
 from headwater import Defect, ScrubReport, StoreError
 from headwater.store.scrubbing import ScrubProgress
 from headwater.timeline import AsyncFarm, Farm
-from headwater.timeline.naming import safe_farm
+from headwater.timeline.layout import safe_farm
 from tests.support import resharding
 from tests.support.commands import run
 from tests.support.farms import DEAD, Replica, replicas

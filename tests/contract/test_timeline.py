@@ -12,7 +12,7 @@ from headwater import HeadwaterError, InvalidInput
 from headwater import timeline as public
 from headwater.store.library import NAME, name_in_server
 from headwater.timeline import AsyncFarm, Cursor, Farm, Record, State, Written
-from headwater.timeline.pool.hashing import murmur3
+from headwater.timeline.pool import murmur3
 from tests.support.farms import OpenFarm, Replica, members
 
 # What is there, what is done, and what is there then: seed for the law, where a delete wins ties.

@@ -10,7 +10,7 @@ import pytest
 
 from headwater import AllReplicasFailed, QuorumFailed
 from headwater.timeline.farm.reading import READ_STRATEGIES
-from headwater.timeline.pool.hashing import murmur3
+from headwater.timeline.pool import murmur3
 from tests.support.farms import DEAD, OpenFarm, Replica, members
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.timeline import AsyncFarm, State
-from headwater.timeline.cluster.calls import Changes, WriteBatch
-from headwater.timeline.farm.full_repair import add_change
-from headwater.timeline.merging import NO_HORIZON, kept, merge, shown
-from headwater.timeline.walker.walker import Walker
+from headwater.timeline.cluster import Changes, WriteBatch
+from headwater.timeline.farm.repairing import add_change
+from headwater.timeline.records import NO_HORIZON, kept, merge, shown
+from headwater.timeline.walker import Walker
 from tests.support import blocking
 from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.farms import Replica, one_each, replicas

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.timeline import State
-from headwater.timeline.merging import merge
+from headwater.timeline.records import merge
 from tests.contract.test_timeline_model import MEMBERS, SCORES, Operation, in_order
 from tests.support.api import ApiClient, ApiServer
 from tests.support.examples import MODEL_SETTINGS, patient

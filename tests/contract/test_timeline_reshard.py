@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headwater import AllReplicasFailed, QuorumFailed
-from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.pool.pool import Pool
-from headwater.timeline.resharding.resharder import ReshardResult
+from headwater.timeline.cluster import Cluster
+from headwater.timeline.pool import Pool
+from headwater.timeline.resharding import ReshardResult
 from tests.support.farms import Replica
 from tests.support.resharding import (
     KEYS,

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from headwater import InvalidInput, ReshardRefused
-from headwater.timeline import Farm
-from headwater.timeline.resharding.resharder import Estimate, ReshardResult
-from headwater.timeline.walker import scanning
-from headwater.timeline.walker.walker import WalkProgress
+from headwater.timeline import Farm, walker
+from headwater.timeline.resharding import Estimate, ReshardResult
+from headwater.timeline.walker import WalkProgress
 from tests.support.commands import run
 from tests.support.farms import Replica
 from tests.support.resharding import (
@@ -43,8 +42,8 @@ def test_a_move_that_was_stopped_is_gone_on_with(eight: list[Replica]) -> None:
 def test_a_move_is_not_gone_on_with_where_another_was(
     eight: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forgotten: bool
 ) -> None:
-    monkeypatch.setattr(scanning, "POOL", 10)
-    monkeypatch.setattr(scanning, "STEP", 5)
+    monkeypatch.setattr(walker, "POOL", 10)
+    monkeypatch.setattr(walker, "STEP", 5)
     before, after = farm_of(eight, "0"), farm_of(eight, "2")
     state = tmp_path / "move.json"
     with Farm.open(before) as farm:
@@ -63,8 +62,8 @@ def test_a_move_is_not_gone_on_with_where_another_was(
 def test_a_move_with_a_state_is_gone_on_with_where_it_was(
     eight: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(scanning, "POOL", 10)
-    monkeypatch.setattr(scanning, "STEP", 5)
+    monkeypatch.setattr(walker, "POOL", 10)
+    monkeypatch.setattr(walker, "STEP", 5)
     before, after = farm_of(eight, "0"), farm_of(eight, "1")
     with Farm.open(before) as farm:
         fill(farm, random.Random(6))

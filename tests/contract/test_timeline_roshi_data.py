@@ -9,8 +9,8 @@ import pytest
 
 from headwater.kernel.instrument import installed
 from headwater.timeline import AsyncFarm, Tally, Written
-from headwater.timeline.merging import State, States, kept, merge, shown
-from headwater.timeline.walker.walker import Walked, Walker
+from headwater.timeline.records import State, States, kept, merge, shown
+from headwater.timeline.walker import Walked, Walker
 from tests.support.farms import OpenFarm, Replica, members, one_each
 
 SIZE = 4

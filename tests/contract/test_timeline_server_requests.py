@@ -19,7 +19,7 @@ from headwater.serve.timeline.service import Service
 from headwater.serve.tokens import Tokens
 from headwater.timeline import AsyncFarm, Tally
 from headwater.timeline.metrics import COUNTERS, DURATIONS
-from headwater.timeline.pool.hashing import murmur3
+from headwater.timeline.pool import murmur3
 from tests.support.commands import run
 from tests.support.farms import DEAD, Replica, one_each, replicas
 from tests.support.servers import Server

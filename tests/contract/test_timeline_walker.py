@@ -13,13 +13,18 @@ from typing import Any
 import pytest
 
 from headwater import FarmUnreachable, InvalidInput
-from headwater.timeline import AsyncFarm, Repaired
+from headwater.timeline import AsyncFarm, Repaired, walker
 from headwater.timeline.layout import SETTLED, FarmLayout
-from headwater.timeline.resharding.resharder import Resharder
-from headwater.timeline.walker import scanning
-from headwater.timeline.walker.positions import WalkPositions
-from headwater.timeline.walker.scanning import POOL, Scan
-from headwater.timeline.walker.walker import Walked, Walker, WalkPace, WalkProgress
+from headwater.timeline.resharding import Resharder
+from headwater.timeline.walker import (
+    POOL,
+    Scan,
+    Walked,
+    Walker,
+    WalkPace,
+    WalkPositions,
+    WalkProgress,
+)
 from tests.support.farms import Replica, replicas
 from tests.support.servers import Server
 
@@ -65,8 +70,8 @@ def sets(replica: Replica) -> int:
 def test_a_walk_meets_each_timeline_once_wherever_it_is(
     three: list[Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanning, "POOL", 10)
-    monkeypatch.setattr(scanning, "STEP", 5)
+    monkeypatch.setattr(walker, "POOL", 10)
+    monkeypatch.setattr(walker, "STEP", 5)
     keys = scatter(three, 60, random.Random(1))
     three[0].client.set("k1+x+", "not a timeline")
 
@@ -136,8 +141,8 @@ def test_a_walk_that_was_stopped_continues_where_it_was(
 def test_a_walk_is_not_gone_on_with_where_one_of_another_farm_was(
     three: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(scanning, "POOL", 10)
-    monkeypatch.setattr(scanning, "STEP", 5)
+    monkeypatch.setattr(walker, "POOL", 10)
+    monkeypatch.setattr(walker, "STEP", 5)
     for number in range(60):
         three[0].client.zadd(f"k{number}+", {"m": 1})
     state = tmp_path / "walk.json"
@@ -209,8 +214,8 @@ def test_a_farm_of_which_no_instance_serves_is_an_error_that_names_them(
 def test_a_farm_that_dies_under_a_walk_is_an_error_and_the_next_walk_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanning, "POOL", 10)
-    monkeypatch.setattr(scanning, "STEP", 5)
+    monkeypatch.setattr(walker, "POOL", 10)
+    monkeypatch.setattr(walker, "STEP", 5)
     with Server(tcp=True) as server:
         for number in range(30):
             server.client().zadd(f"k{number}+", {"m": 1})

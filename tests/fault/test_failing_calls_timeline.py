@@ -17,10 +17,10 @@ import pytest
 import redis
 
 from headwater.timeline import AsyncFarm, Farm, State
-from headwater.timeline.cluster.cluster import Cluster
+from headwater.timeline.cluster import Cluster
 from headwater.timeline.layout import COPYING, FarmLayout
-from headwater.timeline.merging import States, kept, merge
-from headwater.timeline.walker.walker import Walker
+from headwater.timeline.records import States, kept, merge
+from headwater.timeline.walker import Walker
 from tests.support.failing_calls import FailingServer, Failure, Site
 from tests.support.farms import Replica, one_each, replicas
 

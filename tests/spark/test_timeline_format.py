@@ -23,8 +23,8 @@ from headwater.spark.jobs.backfill import backfill
 from headwater.spark.jobs.walk import walk
 from headwater.spark.timelines.source import TimelineSource
 from headwater.timeline import Farm
-from headwater.timeline.merging import State
-from headwater.timeline.walker.walker import MAX_RATE
+from headwater.timeline.records import State
+from headwater.timeline.walker import MAX_RATE
 from tests.support import commands
 from tests.support.farms import Replica, replicas
 from tests.support.servers import Server, until

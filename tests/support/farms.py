@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import redis
 
 from headwater.timeline import AsyncFarm, Farm
-from headwater.timeline.merging import State, States
+from headwater.timeline.records import State, States
 from tests.support import blocking
 from tests.support.servers import Server
 

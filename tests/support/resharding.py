@@ -11,10 +11,10 @@ from typing import Any
 
 from headwater.timeline import Farm
 from headwater.timeline.farm.options import parse_farm
-from headwater.timeline.merging import States, kept, merge
-from headwater.timeline.pool.pool import Pool
-from headwater.timeline.resharding.resharder import Resharder
-from headwater.timeline.walker.walker import WalkProgress
+from headwater.timeline.pool import Pool
+from headwater.timeline.records import States, kept, merge
+from headwater.timeline.resharding import Resharder
+from headwater.timeline.walker import WalkProgress
 from tests.support.farms import Replica
 
 KEYS = [f"key-{n}" for n in range(60)]

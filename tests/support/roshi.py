@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headwater.timeline.merging import State, States
+from headwater.timeline.records import State, States
 
 
 def roshi_keeps(operations: Iterable[tuple[bytes, State]], max_size: int) -> States:

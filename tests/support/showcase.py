@@ -30,8 +30,7 @@ from headwater.store.doctor import VerifyNote, note_verify
 from headwater.timed.runner import TimedRunner
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.records import Repaired
-from headwater.timeline.walker.notes import WalkNotes
-from headwater.timeline.walker.walker import Walker
+from headwater.timeline.walker import Walker, WalkNotes
 from tests.support.api import ApiClient
 
 _PLACES = ("Harbour", "Old Town", "Airport", "Station", "Museum", "Stadium")

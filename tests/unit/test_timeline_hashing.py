@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwater import InvalidInput
-from headwater.timeline.pool.hashing import find_hash, fnv, fnva, murmur3
-from headwater.timeline.pool.pool import Pool
+from headwater.timeline.pool import Pool, find_hash, fnv, fnva, murmur3
 
 
 @pytest.mark.parametrize(

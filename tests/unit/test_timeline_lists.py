@@ -13,7 +13,7 @@ from headwater.cli.timeline import app
 from headwater.timeline import Farm
 from headwater.timeline.farm.reading import READ_STRATEGIES
 from headwater.timeline.farm.repairing import REPAIR_STRATEGIES
-from headwater.timeline.pool.hashing import HASHES
+from headwater.timeline.pool import HASHES
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "reference" / "timeline.md").read_text("utf-8")

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.timeline.merging import NO_HORIZON, State, States, behind, kept, merge, newest
+from headwater.timeline.records import NO_HORIZON, State, States, behind, kept, merge, newest
 
 MEMBERS = st.sampled_from([b"", b"a", b"b", b"\xff", b"a\x00"])
 SCORES = st.one_of(

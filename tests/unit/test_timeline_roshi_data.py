@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headwater.timeline.merging import State, States, kept, merge, shown
+from headwater.timeline.records import State, States, kept, merge, shown
 from tests.support.roshi import roshi_keeps
 
 MEMBERS = st.binary(min_size=1, max_size=1)

@@ -19,8 +19,7 @@ from headwater.errors import InvalidInput
 from headwater.serve.timeline import wire
 from headwater.timeline import Record, operations
 from headwater.timeline.feeding import read_tuple
-from headwater.timeline.records import check_tuples
-from headwater.timeline.scores import check_score, read_score
+from headwater.timeline.records import check_score, check_tuples, read_score
 from headwater.views.timelines import RecordView
 
 DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
@@ -176,8 +175,8 @@ def test_what_is_shown_in_json_is_exact_and_can_be_given_again(score: float) -> 
 
 
 def answer_of(columns: dict[bytes, Any]) -> Any:
-    from headwater.timeline.farm.disputes import Failures
     from headwater.timeline.farm.reading import Answer
+    from headwater.timeline.farm.repairing import Failures
 
     return Answer(columns, Failures(), 0.0)
 

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from headwater import InvalidInput
 from headwater.spark.timelines.target import FarmPlan
 from headwater.timeline import Cursor, Farm, Record
-from headwater.timeline.cluster.calls import columns_of
+from headwater.timeline.cluster import columns_of
 from headwater.timeline.farm.options import RisingHorizon, parse_farm, parse_quorum
 from headwater.timeline.farm.repairing import Bucket
-from headwater.timeline.layout import COPYING, FarmLayout
-from headwater.timeline.naming import safe_farm
-from headwater.timeline.records import check_place
-from headwater.timeline.scores import check_score
+from headwater.timeline.layout import COPYING, FarmLayout, safe_farm
+from headwater.timeline.records import check_place, check_score
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -10,7 +10,6 @@ with Farm.open("h:1,h:2;h:3,h:4") as farm:
 from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.farm import Farm
 from headwater.timeline.feeding import Operation, apply, operations
-from headwater.timeline.merging import State
 from headwater.timeline.metrics import Tally
 from headwater.timeline.records import (
     Compared,
@@ -19,6 +18,7 @@ from headwater.timeline.records import (
     Record,
     Repaired,
     Selected,
+    State,
     Written,
 )
 

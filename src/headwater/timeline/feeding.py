@@ -21,8 +21,7 @@ import msgspec
 from headwater.errors import InvalidInput
 from headwater.kernel.inputs import Encoding, from_text
 from headwater.timeline.farm.farm import Farm
-from headwater.timeline.records import Key, Member, Tuple, Written
-from headwater.timeline.scores import check_score, read_number
+from headwater.timeline.records import Key, Member, Tuple, Written, check_score, read_number
 
 BATCH: Final = 1000
 

@@ -1,6 +1,6 @@
-"""The layout of a farm, which every instance knows while the farm is moved to other instances.
+"""The layout of a farm, which every instance knows while it is moved, and names of instances.
 
-    copying     writes go to the old clusters and to the new ones, reads to the old; existing
+copying     writes go to the old clusters and to the new ones, reads to the old; existing
                 timelines are copied
     switching   writes go to both, reads to the new
     settled     the old clusters are no longer used
@@ -12,10 +12,45 @@ epoch is 0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from headwater.timeline.naming import safe_farm
+from headwater.errors import InvalidInput
+from headwater.store.directory import default_directory
+from headwater.store.url import resolve
+
+# ── Naming ────────────────────────────────────────────────────────────────────────────────────────
+# The names of instances and farms: the URL that a name stands for, and what may be shown of it.
+#
+# A farm's text holds the passwords of its instances. Whatever is shown, logged or stored in a file
+# is what ``safe_farm`` returns.
+
+
+WRITE_ONLY: Final = "writeonly"
+
+
+def instance_url(text: str) -> str:
+    """Return the URL of an instance, which may be named by host:port."""
+    return text if "://" in text or text.startswith("embedded:") else f"redis://{text}"
+
+
+def safe_farm(farm: str) -> str:
+    """Return a farm's text without users and passwords; what is not an instance becomes "?"."""
+    return re.sub("[^;,]+", lambda word: _safe(word[0]), "".join(farm.split()))
+
+
+def _safe(word: str) -> str:
+    if word.lower() == WRITE_ONLY:
+        return WRITE_ONLY
+    try:
+        return resolve(instance_url(word), default_directory()).safe
+    except InvalidInput:
+        return "?"
+
+
+# ── Layout ────────────────────────────────────────────────────────────────────────────────────────
+
 
 LAYOUT_KEY: Final = b"hw:{timelines}"
 COPYING: Final = "copying"

@@ -1,4 +1,4 @@
-"""What goes into a timeline and comes out: keys, members, scores, records, cursors; checked here.
+"""What goes into a timeline and comes out: keys, members, scores, records; and the merge rule.
 
 Keys and members are bytes. A str stands for its UTF-8 bytes. A key asked for as bytes returns its
 members as bytes; one asked for as str returns members as str where they are UTF-8, and else as
@@ -9,14 +9,161 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
+import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput, StoreError
 from headwater.kernel.inputs import check_int
-from headwater.timeline.scores import check_score
+
+# ── Scores ────────────────────────────────────────────────────────────────────────────────────────
+# Numbers that a double keeps exactly, in every spelling; all others are refused.
+#
+# A whole number is accepted when a double holds that very number. Most fractions are held by no
+# double, 0.1 for example; one is accepted when it is how programs print a double: with as few
+# digits as tell it from its neighbours, with 17 digits, or with all of them. So the score that is
+# kept is the number that was written, and is shown as that.
+
+
+MAX_EXACT: Final = 2**53
+
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+# A double can represent any number of this many characters, without an exponent, distinctly.
+_SAFE_LENGTH: Final = 15
+
+
+def check_score(score: float) -> float:
+    """Return a number that a double holds exactly; minus zero is zero. Raises InvalidInput."""
+    if type(score) is float and math.isfinite(score):
+        return score + 0.0
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        raise InvalidInput(
+            f"a score must be an int or a float, not {score!r}; convert it, or scale it to a whole "
+            "number"
+        )
+    try:
+        number = float(score)
+    except OverflowError:
+        raise InvalidInput(f"the score {score} is too large for a double; scale it down") from None
+    if not math.isfinite(number):
+        raise InvalidInput(f"a score must be finite, not {score}, which has no place in order")
+    if number != score:
+        raise _rounded(str(score))
+    return number + 0.0
+
+
+def read_score(text: str) -> float:
+    """Return the number that a text states in decimal, as in JSON; raises InvalidInput."""
+    if not _NUMBER.fullmatch(text):
+        raise InvalidInput(f"a score must be a number, not {_short(text)}; write it as 17 or 17.5")
+    return read_number(text)
+
+
+def read_number(text: str) -> float:
+    """Return the score that a text spells which is known to be a number; raises InvalidInput."""
+    number = float(text)
+    if len(text) <= _SAFE_LENGTH and "e" not in text and "E" not in text:
+        return number + 0.0
+    if -MAX_EXACT < number < MAX_EXACT and repr(number) == text:
+        return number + 0.0
+    if not math.isfinite(number):
+        raise InvalidInput(f"the score {_short(text)} is too large for a double; scale it down")
+    written = Decimal(text)
+    if written != Decimal(number):
+        printed = () if written == written.to_integral_value() else (repr(number), f"{number:.17g}")
+        if all(written != Decimal(one) for one in printed):
+            raise _rounded(_short(text))
+    return number + 0.0
+
+
+def exact(score: float) -> int | float:
+    """Return a score so that JSON has it exactly: JSON shortens a float, but not an int."""
+    return score if -MAX_EXACT <= score <= MAX_EXACT else int(score)
+
+
+def _rounded(text: str) -> InvalidInput:
+    return InvalidInput(
+        f"the score {text} would be rounded: doubles hold whole numbers exactly up to 2**53, and "
+        "about 16 digits; use milliseconds or microseconds, not nanoseconds"
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 and text.isprintable() else f"{text[:60]!r}..."
+
+
+# ── Merging ───────────────────────────────────────────────────────────────────────────────────────
+# The merge rule of timelines, without I/O: what is true of a member, and what a key keeps.
+#
+# A member's state is its newest operation: a higher score wins, and of equal scores the delete.
+# That is a maximum, so the order, number and grouping of operations do not matter. A key keeps the
+# newest ``keep`` of its states by (score, member), inserts and deletes counted together, and none
+# below the horizon. Both keep an upper end of one order in which a state only ever rises; hence
+# whatever falls out can never be part of a later result, and keeping commutes with merging:
+# ``kept(merge(kept(a), kept(b))) == kept(merge(a, b))``.
+#
+# Of what is kept, the newest ``max_size`` that are inserted are shown. Roshi keeps ``max_size``
+# inserts and as many deletes, and all of them fit into twice ``max_size``, which is the default.
+#
+# The functions in the server mirror this rule; unions of reads, repairs and tests use this module.
+
+
+NO_HORIZON = -math.inf
+
+
+class State(NamedTuple):
+    """The newest operation on a member; of two states the greater one is true."""
+
+    score: float
+    deleted: bool
+
+
+# Where an element stands in its key; the newest is the greatest.
+Rank: TypeAlias = "tuple[float, bytes]"
+# What is known of a key: the states of its members.
+States: TypeAlias = "dict[bytes, State]"
+
+
+def newest(states: Iterable[State | None]) -> State | None:
+    """Merge what several replicas know of a member; None stands for one that does not know it."""
+    return max((state for state in states if state is not None), default=None)
+
+
+def merge(replicas: Iterable[Mapping[bytes, State]]) -> States:
+    """Merge what several replicas know of a key."""
+    merged: States = {}
+    for replica in replicas:
+        for member, state in replica.items():
+            known = merged.get(member)
+            if known is None or state > known:
+                merged[member] = state
+    return merged
+
+
+def kept(states: Mapping[bytes, State], keep: int, horizon: float = NO_HORIZON) -> States:
+    """Return what a key keeps of states that were merged into it."""
+    living = [item for item in states.items() if item[1].score >= horizon]
+    living.sort(key=lambda item: (item[1].score, item[0]), reverse=True)
+    return dict(living[:keep])
+
+
+def shown(states: Mapping[bytes, State], max_size: int) -> list[tuple[bytes, float]]:
+    """Return what reads show of what a key keeps: the newest inserted members, with scores."""
+    inserted = [(state.score, member) for member, state in states.items() if not state.deleted]
+    return [(member, score) for score, member in sorted(inserted, reverse=True)[:max_size]]
+
+
+def behind(replica: Mapping[bytes, State], truth: Mapping[bytes, State]) -> States:
+    """Return the states that a replica lacks, or has in an older version."""
+    return {member: state for member, state in truth.items() if replica.get(member) != state}
+
+
+# ── Records ───────────────────────────────────────────────────────────────────────────────────────
+
 
 Key: TypeAlias = "str | bytes"
 Member: TypeAlias = "str | bytes"

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from headwater.timeline.records import (
-    Cursor,
-    InstanceStatus,
-    Record,
-    Written,
-)
-from headwater.timeline.resharding.resharder import Estimate, ReshardResult
-from headwater.timeline.scores import exact
-from headwater.timeline.walker.notes import Kind, State, WalkNote
-from headwater.timeline.walker.sampling import Sample
-from headwater.timeline.walker.walker import Walked
+from headwater.timeline.records import Cursor, InstanceStatus, Record, Written, exact
+from headwater.timeline.resharding import Estimate, ReshardResult
+from headwater.timeline.walker import Kind, Sample, State, Walked, WalkNote
 from headwater.views.record import Mark, View, copied, mirror, text_field
 
 TimelineWrittenView = mirror("TimelineWrittenView", Written)

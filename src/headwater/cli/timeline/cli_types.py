@@ -71,7 +71,7 @@ class FarmFlags(OptionGroup):
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of ``Farm.open`` beside the instances."""
-        from headwater.timeline.scores import read_score
+        from headwater.timeline.records import read_score
 
         try:
             horizon = None if self.horizon is None else read_score(self.horizon)

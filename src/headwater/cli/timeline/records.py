@@ -57,7 +57,7 @@ class _WriteFlags(WritingFarmFlags):
             raise InvalidInput(
                 f"name members of {self.key!r}, or no key and give JSON by standard input"
             )
-        from headwater.timeline.scores import read_score
+        from headwater.timeline.records import read_score
 
         when = round(time.time() * 1000) if self.score is None else read_score(self.score)
         return [(self.key, when, member) for member in self.members]

@@ -16,7 +16,7 @@ from headwater.cli.timeline.walk import progress_bar, removed_text
 from headwater.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from headwater.timeline.resharding.resharder import Estimate, Resharder, ReshardResult
+    from headwater.timeline.resharding import Estimate, Resharder, ReshardResult
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def reshard(
     import asyncio
 
     from headwater.kernel.stopping import stop_on_signals
-    from headwater.timeline.resharding.resharder import Resharder
+    from headwater.timeline.resharding import Resharder
 
     if dry_run and abort:
         raise InvalidInput("give --dry-run or --abort, not both")

@@ -26,8 +26,8 @@ def scrub(farm: FarmFlags, rate: ReadRate = None, as_json: AsJson = False) -> No
 
     from headwater.kernel.stopping import StopSignal, stop_on_signals
     from headwater.timeline.farm.aio_farm import AsyncFarm
-    from headwater.timeline.naming import safe_farm
-    from headwater.timeline.walker.scrubbing import scrub_farm
+    from headwater.timeline.layout import safe_farm
+    from headwater.timeline.scrubbing import scrub_farm
 
     stop, progress = StopSignal(), ProgressLine()
 

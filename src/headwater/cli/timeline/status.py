@@ -15,7 +15,7 @@ from headwater.cli.timeline.cli_types import FarmFlags
 
 if TYPE_CHECKING:
     from headwater.timeline.records import InstanceStatus
-    from headwater.timeline.walker.sampling import Sample
+    from headwater.timeline.walker import Sample
 
 
 @grouped
@@ -36,16 +36,16 @@ def status(
     """
     import asyncio
 
+    from headwater.timeline import walker
     from headwater.timeline.farm.aio_farm import AsyncFarm
-    from headwater.timeline.walker import sampling
 
     async def look() -> tuple[list[InstanceStatus], dict[tuple[int, str], Sample]]:
         async with AsyncFarm.open(farm.instances, **farm.arguments()) as opened:
             found = await opened.status()
-            return found, await sampling.sample(opened, sample, random.Random()) if sample else {}
+            return found, await walker.sample(opened, sample, random.Random()) if sample else {}
 
     found, samples = asyncio.run(look())
-    nothing = sampling.Sample()
+    nothing = walker.Sample()
     output.show_list(
         [(one, samples.get((one.cluster, one.instance), nothing)) for one in found],
         lambda row: views.timelines.InstanceView.of(*row),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from headwater.timeline.records import Repaired
-    from headwater.timeline.walker.walker import Walked, Walker, WalkProgress
+    from headwater.timeline.walker import Walked, Walker, WalkProgress
 
 
 @grouped
@@ -39,7 +39,7 @@ def walk(
 
     from headwater.kernel.stopping import stop_on_signals
     from headwater.timeline.farm.aio_farm import AsyncFarm
-    from headwater.timeline.walker.walker import Walker
+    from headwater.timeline.walker import Walker
 
     async def run() -> bool:
         stop = asyncio.Event()

@@ -11,7 +11,7 @@ from headwater.cli.options import AsJson
 from headwater.cli.timeline.cli_types import FarmFlags
 
 if TYPE_CHECKING:
-    from headwater.timeline.walker.notes import WalkNote
+    from headwater.timeline.walker import WalkNote
 
 
 @grouped
@@ -23,7 +23,7 @@ def walks(farm: FarmFlags, as_json: AsJson = False) -> None:
     import asyncio
 
     from headwater.timeline.farm.aio_farm import AsyncFarm
-    from headwater.timeline.walker.notes import read_notes
+    from headwater.timeline.walker import read_notes
 
     async def look() -> list[WalkNote]:
         async with AsyncFarm.open(farm.instances, **farm.arguments()) as opened:

@@ -17,9 +17,8 @@ from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.timeline_pages import timeline_part
 from headwater.serve.tokens import Scope
-from headwater.timeline.records import InstanceStatus
-from headwater.timeline.scores import exact
-from headwater.timeline.walker.notes import read_notes
+from headwater.timeline.records import InstanceStatus, exact
+from headwater.timeline.walker import read_notes
 from headwater.views.record import Mark, View, mirror, text_field
 from headwater.views.timelines import RecordView, TimelineWrittenView, WalkNoteView
 

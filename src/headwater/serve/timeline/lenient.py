@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 from headwater.errors import InvalidInput
 from headwater.serve.http.messages import Refused
 from headwater.serve.timeline import wire
-from headwater.timeline.cluster.calls import Window
+from headwater.timeline.cluster import Window
 from headwater.timeline.records import MAX_SIZE, Cursor, Spelled, spell
 
 # Where a page begins and ends that has one cursor only: Roshi knows no scores below zero there.

@@ -18,10 +18,9 @@ from headwater.serve.timeline import lenient as roshis
 from headwater.serve.timeline import wire
 from headwater.serve.timeline.prometheus import ServerMetrics
 from headwater.serve.tokens import Scope, Tokens
-from headwater.timeline.cluster.calls import Window
+from headwater.timeline.cluster import Window
 from headwater.timeline.farm.aio_farm import AsyncFarm
-from headwater.timeline.farm.reading import Answer
-from headwater.timeline.farm.writing import Background
+from headwater.timeline.farm.reading import Answer, Background
 from headwater.timeline.records import InstanceStatus, Spelled, Written
 
 Answered: TypeAlias = Callable[[Reply], None]

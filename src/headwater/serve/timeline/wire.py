@@ -23,18 +23,20 @@ from headwater.errors import InvalidInput
 from headwater.kernel.inputs import check_int
 from headwater.serve.http.messages import Refused, Reply
 from headwater.serve.http.nesting import check_nesting
-from headwater.timeline.cluster.calls import Window
+from headwater.timeline.cluster import Window
 from headwater.timeline.farm.reading import Answer
 from headwater.timeline.records import (
+    MAX_EXACT,
     MAX_KEY_BYTES,
     MAX_SIZE,
     Columns,
     Cursor,
     Spelled,
     encode,
+    exact,
+    read_number,
     spell,
 )
-from headwater.timeline.scores import MAX_EXACT, exact, read_number
 
 MOST_RECORDS: Final = 1_000_000
 ENCODED: Final = "base64:"

@@ -13,7 +13,7 @@ from headwater.spark.engine.accepted_columns import AcceptedColumns
 from headwater.spark.icks import sink as icks
 from headwater.spark.timelines import sink as timelines
 from headwater.spark.timelines.target import FarmPlan
-from headwater.timeline.naming import safe_farm
+from headwater.timeline.layout import safe_farm
 
 _NESTED = (t.StructType, t.ArrayType, t.MapType)
 

@@ -22,9 +22,7 @@ from headwater.spark.timelines.reader import Share, shares
 from headwater.spark.timelines.target import FarmPlan, absolute_farm
 from headwater.timeline.farm.options import DEFAULT_TIMEOUT_MS
 from headwater.timeline.records import DEFAULT_SIZE
-from headwater.timeline.walker.positions import WalkPositions
-from headwater.timeline.walker.scanning import Scan
-from headwater.timeline.walker.walker import AT_ONCE, MAX_RATE, WalkPace
+from headwater.timeline.walker import AT_ONCE, MAX_RATE, Scan, WalkPace, WalkPositions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

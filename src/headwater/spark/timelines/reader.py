@@ -18,11 +18,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headwater.spark.engine.arrow_rows import BATCH_ROWS, spark_schema, to_batch
 from headwater.spark.engine.failures import one_line
 from headwater.spark.timelines.target import FarmPlan
-from headwater.timeline.merging import State
-from headwater.timeline.records import Key
-from headwater.timeline.walker.positions import WalkPositions
-from headwater.timeline.walker.scanning import Scan
-from headwater.timeline.walker.walker import AT_ONCE
+from headwater.timeline.records import Key, State
+from headwater.timeline.walker import AT_ONCE, Scan, WalkPositions
 
 _COLUMNS = pa.schema(
     [

@@ -18,7 +18,7 @@ from pyspark.sql.types import BooleanType, DecimalType, StringType
 from headwater.spark.engine.accepted_columns import BYTES, SCORE, AcceptedColumns
 from headwater.spark.timelines.target import FarmPlan
 from headwater.timeline import Operation, apply
-from headwater.timeline.scores import read_score
+from headwater.timeline.records import read_score
 
 ACCEPTED = AcceptedColumns(
     "timelines",

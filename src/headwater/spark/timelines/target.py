@@ -18,10 +18,9 @@ from headwater.timeline.farm.options import (
     MAX_TIMEOUT_MS,
     parse_farm,
 )
-from headwater.timeline.naming import WRITE_ONLY, safe_farm
-from headwater.timeline.records import DEFAULT_SIZE, MAX_KEEP, MAX_SIZE
-from headwater.timeline.scores import read_score
-from headwater.timeline.walker.walker import count_sets
+from headwater.timeline.layout import WRITE_ONLY, safe_farm
+from headwater.timeline.records import DEFAULT_SIZE, MAX_KEEP, MAX_SIZE, read_score
+from headwater.timeline.walker import count_sets
 
 INSTANCES_VARIABLE = "HEADWATER_INSTANCES"
 OPTIONS = ("instances", "maxSize", "keep", "horizon", "hash", "timeoutMs")

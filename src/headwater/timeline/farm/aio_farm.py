@@ -13,22 +13,18 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from headwater.errors import TimelineError
 from headwater.kernel.inputs import check_int
 from headwater.kernel.instrument import Instrument
-from headwater.timeline.cluster.calls import MOST_CURSOR_ROWS, MOST_ROWS, NO_LIMIT, Window
-from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.farm.active_layout import ActiveLayout
-from headwater.timeline.farm.disputes import Failures
-from headwater.timeline.farm.full_repair import (
+from headwater.timeline.cluster import MOST_CURSOR_ROWS, MOST_ROWS, NO_LIMIT, Cluster, Window
+from headwater.timeline.farm.opening import ActiveLayout, OpenedFarm
+from headwater.timeline.farm.options import FarmOptions
+from headwater.timeline.farm.reading import Answer, Background, SelectQuery, changes_of, read_scores
+from headwater.timeline.farm.repairing import (
+    Failures,
     compare_whole,
     read_merged,
     repair_whole,
     size_of,
 )
-from headwater.timeline.farm.opening import OpenedFarm
-from headwater.timeline.farm.options import FarmOptions
-from headwater.timeline.farm.reading import Answer, SelectQuery, read_scores
-from headwater.timeline.farm.writing import Background, changes_of
 from headwater.timeline.layout import SETTLED, FarmLayout
-from headwater.timeline.merging import State
 from headwater.timeline.records import (
     MAX_SIZE,
     Columns,
@@ -41,6 +37,7 @@ from headwater.timeline.records import (
     Repaired,
     Selected,
     Spelled,
+    State,
     Tuple,
     Written,
     check_keys,
@@ -291,7 +288,7 @@ class AsyncFarm(OpenedFarm):
         stop: Callable[[], bool] | None = None,
     ) -> ScrubReport:
         """Read every timeline on every cluster, and report what is wrong; see Farm.scrub."""
-        from headwater.timeline.walker.scrubbing import scrub_farm
+        from headwater.timeline.scrubbing import scrub_farm
 
         return await scrub_farm(self, rate_mb_s=rate_mb_s, progress=progress, stop=stop)
 

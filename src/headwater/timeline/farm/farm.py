@@ -11,7 +11,6 @@ from headwater.errors import StoreError
 from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.opening import OpenedFarm
 from headwater.timeline.farm.options import FarmOptions
-from headwater.timeline.merging import State
 from headwater.timeline.records import (
     Compared,
     InstanceStatus,
@@ -20,6 +19,7 @@ from headwater.timeline.records import (
     Place,
     Repaired,
     Selected,
+    State,
     Tuple,
     Written,
 )

@@ -11,11 +11,9 @@ from headwater.errors import StoreError
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
-from headwater.timeline.farm.full_repair import read_whole
-from headwater.timeline.merging import State, merge
-from headwater.timeline.records import encode
-from headwater.timeline.walker.notes import SILENT_MS, read_notes
-from headwater.timeline.walker.sampling import sample
+from headwater.timeline.farm.repairing import read_whole
+from headwater.timeline.records import State, encode, merge
+from headwater.timeline.walker import SILENT_MS, read_notes, sample
 
 if TYPE_CHECKING:
     from headwater.timeline.farm.aio_farm import AsyncFarm

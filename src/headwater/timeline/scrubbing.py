@@ -17,13 +17,11 @@ from typing import Final
 
 from headwater.errors import StoreError
 from headwater.store.scrubbing import ScrubLedger, ScrubPace, ScrubProgress, ScrubReport, shown
-from headwater.timeline.cluster.cluster import Cluster
+from headwater.timeline.cluster import Cluster
 from headwater.timeline.farm.aio_farm import AsyncFarm
-from headwater.timeline.farm.full_repair import WholeKey, read_whole
-from headwater.timeline.merging import States, behind, kept, merge
-from headwater.timeline.walker.positions import WalkPositions
-from headwater.timeline.walker.scanning import STEP, Scan
-from headwater.timeline.walker.walker import AT_ONCE
+from headwater.timeline.farm.repairing import WholeKey, read_whole
+from headwater.timeline.records import States, behind, kept, merge
+from headwater.timeline.walker import AT_ONCE, STEP, Scan, WalkPositions
 
 # A write that is under way has reached all clusters after this time, unless one is in trouble.
 SETTLE_S: Final = 0.2

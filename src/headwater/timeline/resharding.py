@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from headwater.errors import FarmUnreachable, ReshardRefused, StoreError
-from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.farm.active_layout import newest_of
+from headwater.timeline.cluster import Cluster
 from headwater.timeline.farm.aio_farm import AsyncFarm
+from headwater.timeline.farm.opening import newest_of
 from headwater.timeline.farm.options import parse_farm
 from headwater.timeline.layout import COPYING, SETTLED, SWITCHING, FarmLayout
 from headwater.timeline.records import Repaired
-from headwater.timeline.walker.positions import WalkStateFile
-from headwater.timeline.walker.walker import Walker, WalkProgress
+from headwater.timeline.walker import Walker, WalkProgress, WalkStateFile
 
 _STEP: Final = 500
 _SAMPLED: Final = 1000

@@ -1,18 +1,14 @@
-"""One server of a cluster, called with short timeouts: a farm has others that can answer.
-
-It is connected with its first use, so that a farm opens although servers are down. A call that gets
-no answer within ``timeout_ms`` fails. For a short while after a failure calls fail at once, except
-one that retries: a dead server costs a farm one slow call from time to time, not each of them.
-"""
+"""The lowest layer of a farm: which instance has a key, and how to reach it without waiting."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import redis
 
@@ -29,7 +25,78 @@ from headwater.store.call import Argument, Call
 from headwater.store.directory import default_directory
 from headwater.store.faults import Refusal
 from headwater.store.url import resolve
-from headwater.timeline.naming import instance_url
+from headwater.timeline.layout import instance_url
+
+# ── Hashing ───────────────────────────────────────────────────────────────────────────────────────
+# Roshi's hashes of 32 bits, so that Roshi and Headwater find a key on the same instance.
+#
+# The instance is the hash modulo the number of instances; their number and order decide where keys
+# are. HASHES has them by name.
+
+
+Hash: TypeAlias = Callable[[bytes], int]
+
+_MASK: Final = 0xFFFFFFFF
+_FNV_OFFSET: Final = 2166136261
+_FNV_PRIME: Final = 16777619
+
+
+def murmur3(key: bytes) -> int:
+    """MurmurHash3 x86_32 with seed 0."""
+    h = 0
+    whole = len(key) & ~3
+    for place in range(0, whole, 4):
+        h ^= _scramble(int.from_bytes(key[place : place + 4], "little"))
+        h = ((h << 13) | (h >> 19)) & _MASK
+        h = (h * 5 + 0xE6546B64) & _MASK
+    if whole < len(key):
+        h ^= _scramble(int.from_bytes(key[whole:], "little"))
+    h ^= len(key)
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _MASK
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _MASK
+    return h ^ (h >> 16)
+
+
+def _scramble(k: int) -> int:
+    k = (k * 0xCC9E2D51) & _MASK
+    k = ((k << 15) | (k >> 17)) & _MASK
+    return (k * 0x1B873593) & _MASK
+
+
+def fnv(key: bytes) -> int:
+    """FNV-1 of 32 bits: multiply, then xor; hash/fnv New32 of Go."""
+    h = _FNV_OFFSET
+    for byte in key:
+        h = (h * _FNV_PRIME & _MASK) ^ byte
+    return h
+
+
+def fnva(key: bytes) -> int:
+    """FNV-1a of 32 bits: xor, then multiply; hash/fnv New32a of Go."""
+    h = _FNV_OFFSET
+    for byte in key:
+        h = (h ^ byte) * _FNV_PRIME & _MASK
+    return h
+
+
+HASHES: Final[dict[str, Hash]] = {"murmur3": murmur3, "fnv": fnv, "fnva": fnva}
+
+
+def find_hash(name: str) -> Hash:
+    """Return a hash by its name, in any case; raises InvalidInput."""
+    if not isinstance(name, str) or name.lower() not in HASHES:
+        raise InvalidInput(f"hash must be one of {', '.join(HASHES)}, not {name!r}")
+    return HASHES[name.lower()]
+
+
+# ── Instance ──────────────────────────────────────────────────────────────────────────────────────
+# One server of a cluster, called with short timeouts: a farm has others that can answer.
+#
+# It is connected with its first use, so that a farm opens although servers are down. A call that
+# gets no answer within ``timeout_ms`` fails. For a short while after a failure calls fail at once,
+# except one that retries: a dead server costs a farm one slow call from time to time, not each of
+# them.
+
 
 # Enough to replace a broken connection once the server is back; no more.
 PATIENCE_S: Final = 0.02
@@ -173,3 +240,35 @@ class Instance:
             self._pipe.abort(redis.ConnectionError("the farm is closed"))
         if self._store is not None:
             await self._store.close()
+
+
+# ── Pool ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Pool:
+    """Instances in a fixed order; the hash of a key modulo their number is the one that has it."""
+
+    def __init__(self, urls: Sequence[str], hash_name: str, timeout_ms: int) -> None:
+        if not urls:
+            raise InvalidInput("a cluster needs at least one instance; name it as host:port")
+        self.instances = tuple(Instance(url, timeout_ms) for url in urls)
+        self._hash = lru_cache(maxsize=65536)(find_hash(hash_name))
+
+    def index(self, key: bytes) -> int:
+        """Return the place of the instance that has a key."""
+        count = len(self.instances)
+        return self._hash(key) % count if count > 1 else 0
+
+    def split(self, keys: Iterable[bytes]) -> list[tuple[Instance, list[bytes]]]:
+        """Return each instance that has some of the keys, with those keys."""
+        if len(self.instances) == 1:
+            return [(self.instances[0], list(keys))]
+        shares: dict[int, list[bytes]] = {}
+        for key in keys:
+            shares.setdefault(self.index(key), []).append(key)
+        return [(self.instances[index], share) for index, share in shares.items()]
+
+    async def close(self) -> None:
+        """Close all connections of all instances."""
+        for instance in self.instances:
+            await instance.close()

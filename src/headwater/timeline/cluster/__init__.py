@@ -1,1 +1,0 @@
-"""One copy of all timelines, spread over the instances of a pool."""
