@@ -5,9 +5,9 @@ It needs PySpark.
 
 from __future__ import annotations
 
-from headwater.spark.jobs.accounts import Keeping
 from headwater.spark.jobs.folding import Shape
-from headwater.spark.jobs.row_matching import Canon
+from headwater.spark.jobs.ledger import Keeping
+from headwater.spark.jobs.reconcile import Canon
 
 SHAPE = Shape("distance_mm", {"ride": "id", "pilot": "pilot"})
 CANON = Canon("rocket_rides", key="id", per="pilot", value="distance_mm")

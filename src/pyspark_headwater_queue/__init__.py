@@ -1,5 +1,5 @@
 """Where Spark finds ``format("headwater_queue")`` by itself: it looks into modules pyspark_*."""
 
-from headwater.spark.queues.source import QueueSource as DefaultSource
+from headwater.spark.queues import QueueSource as DefaultSource
 
 __all__ = ["DefaultSource"]

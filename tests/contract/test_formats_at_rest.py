@@ -15,7 +15,7 @@ import headwater
 from headwater import Headwater
 from headwater.errors import FormatTooNew
 from headwater.outbox import Outbox, Streamer
-from headwater.spark.jobs.backfill_journal import BackfillPlan, Journal
+from headwater.spark.jobs.backfill import BackfillPlan, Journal
 from headwater.sql.schemas import Schema
 from headwater.store.directory import FORMAT_FILE
 from tests.support.consumers import Desk

@@ -16,9 +16,9 @@ from headwater.errors import InvalidInput, UnknownArchive
 from headwater.log.node import SCHEMA
 from headwater.log.reading import extent
 from headwater.spark.archives import manifest as manifests
-from headwater.spark.archives import parquet
+from headwater.spark.archives import reading
 from headwater.spark.archives.manifest import Archive, File, Manifest
-from headwater.spark.archives.parquet import write_files
+from headwater.spark.archives.reading import write_files
 from headwater.spark.archives.scrubbing import scrub_archives
 from headwater.spark.archives.writing import write_range
 from headwater.store.scrubbing import ScrubProgress
@@ -44,7 +44,7 @@ def table_of(first: int, last: int, step: int = 1) -> pa.Table:
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
     """Make two versions; the second has a gap, and two files with every other offset each."""
-    monkeypatch.setitem(parquet._SETTINGS, "row_group_size", 500)
+    monkeypatch.setitem(reading._SETTINGS, "row_group_size", 500)
     archive = Archive(str(tmp_path), "rides")
     directory = archive.directory
     one = write_files(directory, table_of(1, 1200))

@@ -16,7 +16,7 @@ from headwater.outbox import Outbox, Streamer
 from headwater.outbox.batches import KEPT, StagedRow, StreamedBatch
 from headwater.serve.console.service import Console
 from headwater.spark.archives.manifest import Archive, File, Manifest
-from headwater.spark.jobs.archiver import reader_name
+from headwater.spark.jobs.archive import reader_name
 from headwater.store.presence import ARCHIVES, keep_notes
 from headwater.views.traces import TraceStepView, TraceView
 from tests.support.api import ApiServer

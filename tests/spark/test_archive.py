@@ -20,11 +20,10 @@ import headwater
 from headwater import Headwater, Stream
 from headwater.errors import ArchiveMismatch, DataLost
 from headwater.log.keys import stream_key, tail_key
-from headwater.spark.archives import parquet, writing
-from headwater.spark.archives.manifest import Archive, File
-from headwater.spark.archives.place import Directory
-from headwater.spark.jobs.archiver import reader_name
-from headwater.spark.log.filters import Condition
+from headwater.spark.archives import reading, writing
+from headwater.spark.archives.manifest import Archive, Directory, File
+from headwater.spark.jobs.archive import reader_name
+from headwater.spark.log.range_reader import Condition
 from headwater.spark.log.source import HeadwaterSource
 from tests.support.entries import entries
 from tests.support.spark.archiving import (
@@ -147,7 +146,7 @@ def test_conditions_spare_files_and_keep_the_same_rows(
     in_log = kept()
     archived(evict=True)
     opened: list[str] = []
-    read_file = parquet.read_file
+    read_file = reading.read_file
 
     def noting(directory: Directory, file: File, *rest: Any) -> Any:
         opened.append(file.path)

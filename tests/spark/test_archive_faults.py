@@ -20,10 +20,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import headwater
 from headwater import Stream
 from headwater.errors import ArchiveTaken
-from headwater.spark.archives.manifest import Archive
-from headwater.spark.archives.place import LocalDirectory
+from headwater.spark.archives.manifest import Archive, LocalDirectory
 from headwater.spark.engine.connections import client
-from headwater.spark.jobs.archiver import StreamArchiver
+from headwater.spark.jobs.archive import StreamArchiver
 from tests.support.entries import entries
 from tests.support.spark.archiving import (
     Row,

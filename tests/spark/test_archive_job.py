@@ -12,7 +12,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 import headwater
 from headwater import Headwater, Stream, Topic
 from headwater.errors import ArchiveMismatch, InvalidInput, TargetNotEmpty, UnknownArchive
-from headwater.spark.archives import restoring
+from headwater.spark.archives import writing
 from headwater.spark.archives.manifest import Archive
 from headwater.spark.jobs import restore as restore_job
 from headwater.spark.jobs.archive import archive
@@ -190,18 +190,18 @@ def test_large_messages_are_restored_in_batches_that_the_log_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
 
-    monkeypatch.setattr(restoring, "BATCH_BYTES", 100_000)
+    monkeypatch.setattr(writing, "BATCH_BYTES", 100_000)
     stream = hw_embedded.stream(name)
     stream.write_many([(f"t{n}", bytes([n]) * 30_000) for n in range(20)])
     run_archiver(embedded_url, name, place)
     manifest = Archive(place, name).require()
-    piece = restoring.ArchivePiece(
+    piece = writing.ArchivePiece(
         Archive(place, name), list(manifest.files), 1, 20, f"{name}-2", "p"
     )
-    moved = restoring.restore_piece(hw_embedded, piece)
+    moved = writing.restore_piece(hw_embedded, piece)
     assert len(moved) > 4
-    assert restoring.joined(moved) == [restoring.MovedRange(f"{name}-2", 1, 20, 1, 20)]
-    assert restoring.restore_piece(hw_embedded, piece) == []
+    assert writing.joined(moved) == [writing.MovedRange(f"{name}-2", 1, 20, 1, 20)]
+    assert writing.restore_piece(hw_embedded, piece) == []
     assert pairs(hw_embedded.stream(f"{name}-2").read(1, 100)) == pairs(stream.read(1, 100))
 
 

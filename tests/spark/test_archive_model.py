@@ -28,9 +28,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import headwater
 from headwater.errors import DataLost
-from headwater.spark.archives import manifest, parquet, writing
+from headwater.spark.archives import manifest, reading, writing
 from headwater.spark.archives.manifest import Archive
-from headwater.spark.log import task_ranges
+from headwater.spark.log import range_reader
 from tests.support.spark.archiving import (
     Row,
     one_by_one,
@@ -231,9 +231,9 @@ class ArchiveMachine(RuleBasedStateMachine):
 def test_any_schedule_gives_every_row_once(
     embedded_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_ranges, "TASK_NODES", 1)
+    monkeypatch.setattr(range_reader, "TASK_NODES", 1)
     monkeypatch.setattr(writing, "PIECE_ROWS", 300)
-    monkeypatch.setitem(parquet._SETTINGS, "row_group_size", 70)
+    monkeypatch.setitem(reading._SETTINGS, "row_group_size", 70)
     ArchiveMachine.url = embedded_url
     ArchiveMachine.places = (tmp_path / str(n) for n in itertools.count())
     run_state_machine_as_test(

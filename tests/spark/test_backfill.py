@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 import headwater
 from headwater.errors import InputChanged, InvalidInput, JobForgotten
 from headwater.log.retention import PRODUCER_MS
-from headwater.spark.jobs import backfill_journal, backfill_targets
+from headwater.spark.jobs import backfill as jobs_backfill
 from headwater.spark.jobs.backfill import Backfilled, backfill
 from tests.support import commands
 from tests.support.servers import until
@@ -106,7 +106,7 @@ def test_a_run_that_died_is_gone_on_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url = small_table(tmp_path, 20)
-    holder = backfill_targets.LogTarget if moment == "write" else backfill_journal.Journal
+    holder = jobs_backfill.LogTarget if moment == "write" else jobs_backfill.Journal
     whole, calls = getattr(holder, moment), []
 
     def die(*args: Any) -> None:
@@ -141,13 +141,13 @@ def test_another_input_is_refused(
 ) -> None:
     url = small_table(tmp_path)
     options = {"db": url, "table": "t", "tag": "id", "chunk_rows": 20}
-    whole = backfill_journal.Journal.begin_chunk
+    whole = jobs_backfill.Journal.begin_chunk
 
-    def die(self: backfill_journal.Journal, place: int) -> None:
+    def die(self: jobs_backfill.Journal, place: int) -> None:
         whole(self, place)
         raise Died
 
-    monkeypatch.setattr(backfill_journal.Journal, "begin_chunk", die)
+    monkeypatch.setattr(jobs_backfill.Journal, "begin_chunk", die)
     with pytest.raises(Died):
         fill(**options)
     monkeypatch.undo()
@@ -158,7 +158,7 @@ def test_another_input_is_refused(
         fill(**options)
     assert not hw.stream(name).info().exists
     change(url, "INSERT INTO t VALUES (3, 'w3', x'03'), (99, 'late', x'00')")
-    journal = backfill_journal.Journal(hw, name)
+    journal = jobs_backfill.Journal(hw, name)
     plan = journal.read()
     assert plan is not None
     with pytest.raises(JobForgotten, match=f"backfill.{name}"):

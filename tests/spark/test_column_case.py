@@ -16,11 +16,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 import headwater
 from headwater import Headwater, InvalidInput
 from headwater.spark.engine.failures import translating_errors
-from headwater.spark.icks.source import IckSource
+from headwater.spark.icks import IckSource
 from headwater.spark.log.source import HeadwaterSource
-from headwater.spark.queues.source import QueueSource
+from headwater.spark.queues import QueueSource
 from headwater.spark.sql_sink.source import SqlSink
-from headwater.spark.timelines.source import TimelineSource
+from headwater.spark.timelines import TimelineSource
 from headwater.timeline import Farm
 from tests.support.servers import Server
 

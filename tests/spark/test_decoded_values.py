@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType
 
 import headwater
 from headwater import InvalidInput
-from headwater.spark.engine.ddl import parse_ddl
+from headwater.spark.engine.columns import parse_ddl
 from headwater.spark.engine.failures import translating_errors
 from headwater.spark.engine.optimizer_rule import PUSHDOWN
 

@@ -34,7 +34,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 import headwater
 from headwater import Stream
 from headwater.spark.log.batch_reader import FilteringReader
-from headwater.spark.log.counted_ranges import CountedRange
+from headwater.spark.log.range_reader import CountedRange
 from headwater.spark.log.source import HeadwaterSource
 from tests.support.entries import entries
 from tests.support.spark.times import write_at

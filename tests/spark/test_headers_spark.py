@@ -15,8 +15,8 @@ import headwater
 from headwater import Headwater, Stream
 from headwater.errors import InvalidInput
 from headwater.spark.archives.manifest import Archive
-from headwater.spark.archives.restoring import ArchivePiece, restore_piece
 from headwater.spark.archives.scrubbing import scrub_archives
+from headwater.spark.archives.writing import ArchivePiece, restore_piece
 from headwater.spark.log.source import HeadwaterSource
 from tests.support.entries import entries
 from tests.support.spark.archiving import run_archiver

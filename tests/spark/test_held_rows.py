@@ -14,10 +14,9 @@ from pyspark.sql.datasource import InputPartition
 
 import headwater
 from headwater import DataLost, Headwater
-from headwater.spark.log.held_rows import HELD_BYTES, HELD_OFFSETS, HeldRows
+from headwater.spark.log.range_reader import OffsetRange
 from headwater.spark.log.source import HeadwaterSource
-from headwater.spark.log.stream_reader import StreamReader
-from headwater.spark.log.task_ranges import OffsetRange
+from headwater.spark.log.stream_reader import HELD_BYTES, HELD_OFFSETS, HeldRows, StreamReader
 from headwater.spark.queries.notes import all_notes
 from tests.support.entries import entries
 from tests.support.servers import until

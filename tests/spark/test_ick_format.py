@@ -27,8 +27,7 @@ import headwater
 from examples import spark_search_index
 from headwater import Headwater, InvalidInput, NotAnIck, UnknownIck
 from headwater.spark.engine.failures import translated
-from headwater.spark.icks.sink import by_time
-from headwater.spark.icks.source import IckSource
+from headwater.spark.icks import IckSource, by_time
 from headwater.spark.jobs.backfill import backfill
 from tests.support import commands
 from tests.support.spark.tables import small_table

@@ -10,8 +10,8 @@ import pytest
 
 import headwater
 from headwater import DataLost, InvalidInput, OffsetOutOfRange, Stream, StreamReplaced, Topic
+from headwater.spark.log.range_reader import OffsetRange
 from headwater.spark.log.source import HeadwaterSource
-from headwater.spark.log.task_ranges import OffsetRange
 from tests.support.entries import entries
 from tests.support.spark.engine import Engine
 

@@ -15,7 +15,7 @@ import headwater
 from headwater import Headwater, InvalidInput, UnknownQueue
 from headwater.spark.engine.failures import translated
 from headwater.spark.jobs.backfill import backfill
-from headwater.spark.queues.source import QueueSource
+from headwater.spark.queues import QueueSource
 from tests.support.spark.queues import intakes, look, numbers, popped, save
 from tests.support.spark.tables import small_table
 

@@ -15,11 +15,10 @@ from pyspark.sql import SparkSession
 
 import headwater
 from headwater import Headwater
+from headwater.spark import queues
+from headwater.spark import queues as queue_intake
 from headwater.spark.queries.status import query_statuses
-from headwater.spark.queues import intake as queue_intake
-from headwater.spark.queues import sink
-from headwater.spark.queues.sink import QueueStreamWriter, QueueWriter
-from headwater.spark.queues.target import QueueAddress
+from headwater.spark.queues import QueueAddress, QueueStreamWriter, QueueWriter
 from headwater.store.store import Store
 from tests.support.meanwhile import meanwhile
 from tests.support.servers import Server, until
@@ -109,7 +108,7 @@ def test_a_commit_may_end_between_any_two_calls_and_be_repeated_with_other_attem
     embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_intake, "PUSH_ROWS", 7)
-    monkeypatch.setattr(sink, "query_of_task", lambda: "spark-query")
+    monkeypatch.setattr(queues, "query_of_task", lambda: "spark-query")
     writer, queue = QueueStreamWriter(QueueAddress(embedded_url, name)), embedded.queue(name)
     epoch = calls = 0
     finished = False

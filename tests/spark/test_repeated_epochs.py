@@ -16,14 +16,13 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
 import headwater
 from headwater import CheckpointWentBack, Headwater
+from headwater.spark import queues as queue_sink
 from headwater.spark.log import sink as log_sink
 from headwater.spark.log.sink import LogStreamWriter
 from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.queries.notes import NotedQuery
-from headwater.spark.queues import sink as queue_sink
-from headwater.spark.queues.sink import QueueStreamWriter
-from headwater.spark.queues.target import QueueAddress
+from headwater.spark.queues import QueueAddress, QueueStreamWriter
 from headwater.spark.sql_sink import source as sql_sink
 from headwater.spark.sql_sink.source import SqlStreamWriter
 from tests.support.spark.queues import intakes, popped

@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 
 from headwater import Stream
 from headwater.spark import _FORMATS, register, session
-from headwater.spark.engine.python import starts_this_python
-from headwater.spark.engine.session import unknown_formats
+from headwater.spark.engine.session import starts_this_python, unknown_formats
 from tests.support.spark.standalone import PROGRAMS, ROOT
 
 

@@ -26,8 +26,7 @@ import headwater
 from headwater.spark.log.sink import LogWriter
 from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
-from headwater.spark.sql_sink.plan import plan_write
-from headwater.spark.sql_sink.source import SqlWriter
+from headwater.spark.sql_sink.source import SqlWriter, plan_write
 from tests.support.meanwhile import meanwhile
 from tests.support.postgres import Postgres, postgres_folder
 from tests.support.servers import Server, until

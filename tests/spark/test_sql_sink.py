@@ -18,7 +18,7 @@ from pyspark.sql import types as t
 from headwater import Headwater, ReusedSequence, StaleSequence, WriteRefused
 from headwater.spark.engine.failures import translated
 from headwater.spark.sql_sink import database
-from headwater.spark.sql_sink.plan import Epoch
+from headwater.spark.sql_sink.source import Epoch
 from headwater.sql.relations import Relation
 from tests.support.spark.sql_sinks import LONG, STRING, Table, rides
 from tests.support.stores import Stores

@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 
 from headwater import InvalidInput
 from headwater.errors import DatabaseUnreachable, QueryRefused
-from headwater.spark.sql_sink.plan import plan_write
+from headwater.spark.sql_sink.source import plan_write
 from tests.support.spark.sql_sinks import LONG, RIDES, STRING, Table
 
 # ── Types ────────────────────────────────────────────────────────────────────────────────────

@@ -21,7 +21,7 @@ from headwater import InvalidInput
 from headwater.spark.engine.failures import translated
 from headwater.spark.jobs.backfill import backfill
 from headwater.spark.jobs.walk import walk
-from headwater.spark.timelines.source import TimelineSource
+from headwater.spark.timelines import TimelineSource
 from headwater.timeline import Farm
 from headwater.timeline.records import State
 from headwater.timeline.walker import MAX_RATE

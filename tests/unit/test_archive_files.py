@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from headwater.errors import ArchiveDamaged
 from headwater.log.node import SCHEMA
-from headwater.spark.archives import parquet
-from headwater.spark.archives.manifest import File, Manifest
-from headwater.spark.archives.parquet import Wanted, write_files
-from headwater.spark.archives.place import Directory, open_directory
-from headwater.spark.archives.reading import offset_at, scan
+from headwater.spark.archives import reading
+from headwater.spark.archives.manifest import Directory, File, Manifest, open_directory
+from headwater.spark.archives.reading import Wanted, offset_at, scan, write_files
 
 DAY_MS = 24 * 3600 * 1000
 Row = tuple[int, str, bytes, int]
@@ -77,7 +75,7 @@ def test_any_rows_come_back_in_order_from_any_files(
         offset += step
         rows.append((offset, tag, value, time))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(parquet._SETTINGS, "row_group_size", group)
+        patch.setitem(reading._SETTINGS, "row_group_size", group)
         files: list[File] = []
         for low, high in zip([0, *sorted(cuts)], [*sorted(cuts), len(rows)], strict=True):
             if rows[low:high]:

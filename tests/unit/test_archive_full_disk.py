@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from headwater.spark.archives import place
-from headwater.spark.archives.place import Directory, open_directory
+from headwater.spark.archives import manifest
+from headwater.spark.archives.manifest import Directory, open_directory
 
 LARGE = pa.py_buffer(b"x" * 200_000)
 NAMES = ("data/date=2030-01-31/f.parquet", "manifest/00000001.json")
@@ -49,7 +49,7 @@ def test_a_full_disk_leaves_no_file_behind(directory: Directory, name: str, tmp_
         with full_disk(100_000):
             with pytest.raises(OSError, match="File too large"):
                 directory.create(name, LARGE)
-            if not isinstance(directory, place.LocalDirectory):
+            if not isinstance(directory, manifest.LocalDirectory):
                 continue
             with pytest.raises(OSError, match="File too large"):
                 directory.put(name, LARGE)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headwater.errors import JavaMissing
-from headwater.spark.engine.java import prepare_java
+from headwater.spark.engine.session import prepare_java
 
 
 @pytest.fixture(autouse=True)

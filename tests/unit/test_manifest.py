@@ -20,9 +20,11 @@ from headwater.errors import (
     InvalidInput,
     UnknownArchive,
 )
-from headwater.spark.archives.manifest import Archive, File, Manifest
-from headwater.spark.archives.place import (
+from headwater.spark.archives.manifest import (
+    Archive,
     Directory,
+    File,
+    Manifest,
     absolute_place,
     archived_streams,
     open_directory,

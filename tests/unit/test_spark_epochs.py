@@ -14,10 +14,8 @@ from headwater.errors import SparkFailed
 from headwater.spark.log.sink import LogStreamWriter
 from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
-from headwater.spark.queues.sink import QueueStreamWriter
-from headwater.spark.queues.target import QueueAddress
-from headwater.spark.sql_sink.plan import plan_write
-from headwater.spark.sql_sink.source import SqlStreamWriter
+from headwater.spark.queues import QueueAddress, QueueStreamWriter
+from headwater.spark.sql_sink.source import SqlStreamWriter, plan_write
 from tests.support.spark.tables import small_table
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.spark.engine.wrappers import install_wrapper
+from headwater.spark.engine.session import install_wrapper
 
 FREEZING = """
 import gc, json

@@ -12,8 +12,7 @@ import pytest
 
 from headwater.errors import InvalidInput
 from headwater.spark.engine.processes import RUNNER
-from headwater.spark.engine.python import fast_python
-from headwater.spark.engine.session import make_session
+from headwater.spark.engine.session import fast_python, make_session
 
 VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 

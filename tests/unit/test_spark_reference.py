@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headwater.spark.icks import source as icks
+from headwater.spark import icks, queues, timelines
 from headwater.spark.log import sink as log_sink
 from headwater.spark.log import source as log_source
-from headwater.spark.queues import source as queues
-from headwater.spark.sql_sink import plan as sql_sink
+from headwater.spark.sql_sink import source as sql_sink
 from headwater.spark.tables import source as tables
-from headwater.spark.timelines import source as timelines
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "spark.md"
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import pytest
 
 from headwater.spark.archives.manifest import Archive
-from headwater.spark.icks.target import DirtyList
+from headwater.spark.icks import DirtyList
+from headwater.spark.jobs.backfill import DirtyTarget, LogTarget, QueueTarget, TimelineTarget
 from headwater.spark.jobs.backfill_inputs import TableInput
-from headwater.spark.jobs.backfill_targets import (
-    DirtyTarget,
-    LogTarget,
-    QueueTarget,
-    TimelineTarget,
-)
-from headwater.spark.jobs.row_matching import Canon, Sources
+from headwater.spark.jobs.reconcile import Canon, Sources
 from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
-from headwater.spark.queues.sink import QueueStreamWriter, QueueWriter
-from headwater.spark.queues.target import QueueAddress
-from headwater.spark.timelines.target import FarmPlan
+from headwater.spark.queues import QueueAddress, QueueStreamWriter, QueueWriter
+from headwater.spark.timelines import FarmPlan
 
 URL = "redis://:secret@host"
 

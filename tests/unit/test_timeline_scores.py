@@ -188,7 +188,7 @@ def reply_scores(body: bytes) -> list[float]:
 
 
 def test_rows_of_spark_are_kept_exactly_or_refused() -> None:
-    from headwater.spark.timelines.sink import operations_of
+    from headwater.spark.timelines import operations_of
 
     def scores(array: pa.Array) -> list[float]:
         keys = pa.array(["k"] * len(array))

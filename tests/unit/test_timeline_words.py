@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater import InvalidInput
-from headwater.spark.timelines.target import FarmPlan
+from headwater.spark.timelines import FarmPlan
 from headwater.timeline import Cursor, Farm, Record
 from headwater.timeline.cluster import columns_of
 from headwater.timeline.farm.options import RisingHorizon, parse_farm, parse_quorum

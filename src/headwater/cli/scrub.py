@@ -112,7 +112,7 @@ def scrub(
 def _scrub_archives(
     place: str, streams: Sequence[str], kinds: object, paced: Any
 ) -> tuple[ScrubReport, str]:
-    from headwater.spark.archives.place import absolute_place, safe_place
+    from headwater.spark.archives.manifest import absolute_place, safe_place
     from headwater.spark.archives.scrubbing import scrub_archives
 
     if kinds:

@@ -47,9 +47,9 @@ _FORMATS = {
     "headwater": ("headwater.spark.log.source", "HeadwaterSource"),
     "headwater_table": ("headwater.spark.tables.source", "TableSource"),
     "headwater_sql": ("headwater.spark.sql_sink.source", "SqlSink"),
-    "headwater_queue": ("headwater.spark.queues.source", "QueueSource"),
-    "headwater_ick": ("headwater.spark.icks.source", "IckSource"),
-    "headwater_timeline": ("headwater.spark.timelines.source", "TimelineSource"),
+    "headwater_queue": ("headwater.spark.queues", "QueueSource"),
+    "headwater_ick": ("headwater.spark.icks", "IckSource"),
+    "headwater_timeline": ("headwater.spark.timelines", "TimelineSource"),
     "headwater_names": ("headwater.spark.log.catalog_names", "NamesSource"),
 }
 
@@ -98,11 +98,7 @@ def register(spark: SparkSession) -> None:
     Also makes it safe to push filters down to Python sources (see ``engine/optimizer_rule.py``),
     and lets Spark hide options that may hold passwords in the plans that it prints.
     """
-    from headwater.spark.engine.session import (
-        require_spark,
-        unknown_formats,
-        warn_of_other_python,
-    )
+    from headwater.spark.engine.session import require_spark, unknown_formats, warn_of_other_python
 
     require_spark()
     from headwater.spark.engine.optimizer_rule import install_rule

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 from headwater import Headwater, Stream
-from headwater.spark.archives import parquet, writing
+from headwater.spark.archives import reading, writing
 from headwater.spark.archives.writing import WrittenRange
 from headwater.spark.engine.connections import absolute_url
-from headwater.spark.jobs.archiver import Archiver
-from headwater.spark.log import task_ranges
+from headwater.spark.jobs.archive import Archiver
+from headwater.spark.log import range_reader
+from headwater.spark.log.range_reader import OffsetRange
 from headwater.spark.log.source import HeadwaterSource
 from headwater.spark.log.target import StreamOrTopic
-from headwater.spark.log.task_ranges import OffsetRange
 from tests.support.entries import entries
 
 
@@ -54,9 +54,9 @@ def stream_of_3000(hw: Headwater, name: str) -> Stream:
 
 def cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut what there is into many tasks, files and row groups."""
-    monkeypatch.setattr(task_ranges, "TASK_NODES", 1)
+    monkeypatch.setattr(range_reader, "TASK_NODES", 1)
     monkeypatch.setattr(writing, "PIECE_ROWS", 700)
-    monkeypatch.setitem(parquet._SETTINGS, "row_group_size", 200)
+    monkeypatch.setitem(reading._SETTINGS, "row_group_size", 200)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:

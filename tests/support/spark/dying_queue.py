@@ -13,9 +13,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headwater.spark.queues import intake
-from headwater.spark.queues.sink import QueueStreamWriter
-from headwater.spark.queues.source import QueueSource
+from headwater.spark import queues
+from headwater.spark.queues import QueueSource, QueueStreamWriter
 from headwater.store.call import Call
 from headwater.store.store import Store
 
@@ -55,7 +54,7 @@ class DyingWriter(QueueStreamWriter):
                 self.come_to(f"{request.function} {calls[request.function]}")
             return reply
 
-        with mock.patch.object(Store, "ask", dying), mock.patch.object(intake, "PUSH_ROWS", 100):
+        with mock.patch.object(Store, "ask", dying), mock.patch.object(queues, "PUSH_ROWS", 100):
             super().commit(messages, batchId)
         self.come_to("committed")
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import sqlalchemy as sa
 from pyspark.sql import types as t
 
-from headwater.spark.engine.contents import Content, content_of
+from headwater.spark.engine.writes import Content, content_of
 from headwater.spark.sql_sink import database
-from headwater.spark.sql_sink.plan import Epoch, SinkPlan, plan_write
+from headwater.spark.sql_sink.source import Epoch, SinkPlan, plan_write
 
 LONG, STRING = t.LongType(), t.StringType()
 RIDES = t.StructType([t.StructField("ride", STRING), t.StructField("distance", LONG)])

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import pyspark
 
-from headwater.spark.engine.java import prepare_java
+from headwater.spark.engine.session import prepare_java
 from tests.support.servers import until
 
 HOME = Path(pyspark.__file__).parent

@@ -95,8 +95,7 @@ def archives(
     as_json: AsJson = False,
 ) -> None:
     """List the archives in a directory, and what each holds. Spark is not needed."""
-    from headwater.spark.archives.manifest import Archive
-    from headwater.spark.archives.place import absolute_place, archived_streams
+    from headwater.spark.archives.manifest import Archive, absolute_place, archived_streams
 
     where = absolute_place(place)
     found = [

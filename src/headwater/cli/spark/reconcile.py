@@ -88,9 +88,9 @@ def reconcile(
     for it.
     """
     with job.session("reconcile") as spark:
-        from headwater.spark.jobs.accounts import Keeping
+        from headwater.spark.jobs.ledger import Keeping
+        from headwater.spark.jobs.reconcile import Canon
         from headwater.spark.jobs.reconcile import reconcile as compare
-        from headwater.spark.jobs.row_matching import Canon
 
         found = compare(
             spark,

@@ -1,4 +1,4 @@
-"""Reading an archive: the rows of any range in order of offset, and the offset of a time.
+"""Reading an archive: its Parquet files, any range of it, and archive and log as one.
 
 Files of one run follow each other, unless messages carry times of their own that go back and forth
 over the days: then files of several days hold every other offset, and are merged.
@@ -6,14 +6,144 @@ over the days: then files of several days hold every other offset, and are merge
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import datetime as dt
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from headwater.spark.archives.manifest import File, Manifest
-from headwater.spark.archives.parquet import Wanted, cut_offsets, read_file
-from headwater.spark.archives.place import Directory
+from headwater.errors import ArchiveDamaged
+from headwater.log.keys import MAX_OFFSET
+from headwater.log.node import MAP, SCHEMA, empty_column, longest, map_column
+from headwater.log.reading import Extent
+from headwater.spark.archives.manifest import Archive, Directory, File, Manifest, archived_streams
+
+# ── Parquet ───────────────────────────────────────────────────────────────────────────────────────
+# Messages as Parquet: how a file of an archive is written, and how its rows are found.
+#
+# Columns offset, tag, value, time and, where a message has some, headers (map<string, binary>), in
+# order of offset; zstd; row groups of 64,000 rows with the span of offsets, times and tags of
+# each; a checksum for each page. The path of a file has its day, its first and last offset, and a
+# digest of its bytes: writing the same messages again writes the same file.
+
+
+GROUP_ROWS = 64_000
+_LAST_DAY = (dt.date.max - dt.date(1970, 1, 1)).days
+_SETTINGS = {
+    "compression": "zstd",
+    "use_dictionary": ["tag"],
+    "column_encoding": {"offset": "DELTA_BINARY_PACKED", "time": "DELTA_BINARY_PACKED"},
+    "write_statistics": ["offset", "tag", "time"],
+    "sorting_columns": [pq.SortingColumn(0)],
+    "write_page_checksum": True,
+    "row_group_size": GROUP_ROWS,
+}
+
+
+def write_files(directory: Directory, table: pa.Table) -> list[File]:
+    """Write messages as one file for each of their days; all are written when this returns.
+
+    A column of headers, if there is one, is as they are stored.
+    """
+    days = pc.min_element_wise(table.column("time").cast(pa.date32()).cast(pa.int32()), _LAST_DAY)
+    found = sorted(pc.unique(days).to_pylist())
+    if len(found) == 1:
+        return [_write_file(directory, found[0], table)]
+    return [_write_file(directory, day, table.filter(pc.equal(days, day))) for day in found]
+
+
+def _write_file(directory: Directory, day: int, table: pa.Table) -> File:
+    sink = pa.BufferOutputStream()
+    rows = table.select(SCHEMA.names).cast(SCHEMA)
+    headed = "headers" in table.column_names and longest(table.column("headers")) > 0
+    if headed:
+        rows = rows.append_column(MAP, map_column(table.column("headers").to_pylist()))
+    pq.write_table(rows, sink, **_SETTINGS)
+    data = sink.getvalue()
+    offsets = table.column("offset")
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    times = pc.min_max(table.column("time").cast(pa.int64())).as_py()
+    date = dt.date(1970, 1, 1) + dt.timedelta(days=day)
+    digest = hashlib.blake2b(data, digest_size=6).hexdigest()
+    path = f"date={date}/{first:016d}-{last:016d}-{digest}.parquet"
+    directory.put(path, data)
+    return File(path, first, last, table.num_rows, data.size, times["min"], times["max"], headed)
+
+
+class Wanted(NamedTuple):
+    """Which rows are looked for: offsets, times in milliseconds, and tags (None: any of them)."""
+
+    first: int = 1
+    last: int = MAX_OFFSET
+    since_ms: int = 0
+    until_ms: int = MAX_OFFSET
+    tags: frozenset[str] | None = None
+
+    def in_file(self, file: File) -> bool:
+        """Return whether a file may hold such rows."""
+        return (
+            file.first <= self.last
+            and file.last >= self.first
+            and file.min_time_ms <= self.until_ms
+            and file.max_time_ms >= self.since_ms
+        )
+
+    def in_group(self, group: pq.RowGroupMetaData) -> bool:
+        """Return whether a row group may hold such rows; raw numbers of times are milliseconds."""
+        offsets, tags, _, times = (group.column(place).statistics for place in range(4))
+        return bool(
+            offsets.min_raw <= self.last
+            and offsets.max_raw >= self.first
+            and times.min_raw <= self.until_ms
+            and times.max_raw >= self.since_ms
+            and (self.tags is None or any(tags.min <= tag <= tags.max for tag in self.tags))
+        )
+
+
+def read_file(
+    directory: Directory, file: File, wanted: Wanted, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the row groups that may hold what is wanted, cut to its offsets.
+
+    The other rows of a group are returned, too: the caller has to compare times and tags.
+    ``columns`` must hold offset, and may end with headers. Raises ArchiveDamaged.
+    """
+    headers = "headers" in columns
+    there = [name for name in columns if name != "headers" or file.headed]
+    with directory.open(file.path) as opened:
+        try:
+            parquet = pq.ParquetFile(opened, page_checksum_verification=True)
+            groups = [
+                place
+                for place in range(parquet.num_row_groups)
+                if wanted.in_group(parquet.metadata.row_group(place))
+            ]
+            for batch in parquet.iter_batches(
+                GROUP_ROWS, row_groups=groups, columns=there, use_threads=False
+            ):
+                rows = cut_offsets(batch, wanted.first, wanted.last)
+                if headers and not file.headed:
+                    rows = rows.append_column(MAP, empty_column(rows.num_rows))
+                yield rows
+        except (pa.ArrowException, OSError) as error:
+            raise ArchiveDamaged(directory.shown, file.path, str(error)) from error
+
+
+def cut_offsets(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
+    """Return the rows of first..last out of rows that are in order of offset; copies nothing."""
+    offsets = batch.column("offset")
+    low = bisect_left(offsets, first, key=pa.Int64Scalar.as_py)
+    high = bisect_right(offsets, last, key=pa.Int64Scalar.as_py)
+    return batch.slice(low, max(high - low, 0))
+
+
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────
+
 
 ALL = ("offset", "tag", "value", "time")
 WITH_HEADERS = (*ALL, "headers")
@@ -82,3 +212,93 @@ def offset_at(directory: Directory, manifest: Manifest, time_ms: int) -> int | N
                     found = offset if found is None else min(found, offset)
                     break
     return found
+
+
+# ── History ───────────────────────────────────────────────────────────────────────────────────────
+# Archive and log as one: the archive for what its manifest covers, the log for the rest.
+#
+# The archiver makes a version of the manifest before the log evicts anything. So a reader that
+# reads the manifest first and the log after it, and reads both again when there is a gap between
+# the two, finds every offset in one of them; and a task whose part of the log was evicted
+# meanwhile finds it in a newer version.
+
+
+# About a second's work for a task.
+TASK_ROWS = 1_000_000
+
+
+class ArchivePart(NamedTuple):
+    """Offsets start..stop-1 of an archive, and the files that hold them."""
+
+    start: int
+    stop: int
+    files: tuple[File, ...]
+
+
+def whole_extents(
+    archives: Sequence[Archive], look: Callable[[], Sequence[Extent]]
+) -> list[Extent]:
+    """Return the extent of each stream, archive and log together.
+
+    ``look`` asks the log. Of a stream that was deleted from the log, only its archive counts.
+    Raises ArchiveMismatch when an archive is not the history of its stream.
+    """
+    before: list[Manifest | None] = []
+    while True:
+        manifests = [archive.load() for archive in archives]
+        extents = look()
+        found = [*zip(archives, manifests, extents, strict=True)]
+        # Where they do not meet, the log may have evicted what was archived in between.
+        if manifests == before or all(_meet(manifest, extent) for _, manifest, extent in found):
+            return [_joined(*each) for each in found]
+        before = manifests
+
+
+def _meet(manifest: Manifest | None, extent: Extent) -> bool:
+    return extent.first <= (manifest.last if manifest else 0) + 1
+
+
+def _joined(archive: Archive, manifest: Manifest | None, extent: Extent) -> Extent:
+    if manifest is None:
+        return extent
+    if not extent.created:
+        return Extent(manifest.first, manifest.last, manifest.created, None)
+    manifest.check_stream(archive.directory.shown, extent.created, extent.last)
+    if manifest.first > manifest.last:
+        return extent
+    return extent._replace(first=min(manifest.first, extent.first))
+
+
+def divide(manifest: Manifest, start: int, stop: int, least: int) -> tuple[list[ArchivePart], int]:
+    """Cut what the archive has of start..stop-1 into parts; returns where the log goes on, too.
+
+    At least so many parts, when there are as many offsets; none for offsets without a message.
+    """
+    end = min(stop, manifest.last + 1)
+    if end <= start:
+        return [], start
+    rows = sum(file.rows for file in manifest.between(start, end - 1))
+    count = min(max(-(-rows // TASK_ROWS), least), end - start)
+    borders = [start + (end - start) * part // count for part in range(count + 1)]
+    parts = [
+        ArchivePart(low, high, tuple(manifest.between(low, high - 1)))
+        for low, high in pairwise(borders)
+    ]
+    return [part for part in parts if part.files], end
+
+
+def first_at(archive: Archive, time_ms: int, in_log: int) -> int:
+    """Return the offset of the first message at or after a time, knowing the log's answer."""
+    manifest = archive.load()
+    found = None if manifest is None else offset_at(archive.directory, manifest, time_ms)
+    return in_log if found is None else min(found, in_log)
+
+
+def archived_partitions(place: str, topic: str) -> int:
+    """Return how many partitions a topic had when it was archived; 0 when it never was."""
+    counts = [
+        Archive(place, name).require().partitions or 0
+        for name in archived_streams(place)
+        if name.rpartition("/")[0] == topic
+    ]
+    return max(counts, default=0)

@@ -22,16 +22,17 @@ import pyarrow.parquet as pq
 
 from headwater.errors import ArchiveDamaged, InvalidInput, SparkError, UnknownArchive
 from headwater.log.node import MAP, SCHEMA
-from headwater.spark.archives.manifest import Archive, File, Manifest
-from headwater.spark.archives.parquet import GROUP_ROWS, Wanted, cut_offsets
-from headwater.spark.archives.place import (
+from headwater.spark.archives.manifest import (
     LEFT_S,
+    Archive,
     Directory,
+    File,
+    Manifest,
     archived_streams,
     open_directory,
     safe_place,
 )
-from headwater.spark.archives.reading import overlapping, scan
+from headwater.spark.archives.reading import GROUP_ROWS, Wanted, cut_offsets, overlapping, scan
 from headwater.store.scrubbing import ScrubLedger, ScrubPace, ScrubProgress, ScrubReport
 
 CHUNK_BYTES: Final = 1024 * 1024

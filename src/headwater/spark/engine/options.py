@@ -9,11 +9,15 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headwater.errors import InvalidInput
 from headwater.kernel.inputs import MAX_EXACT
+from headwater.spark.engine.failures import one_line
 
 # Spark hands these over itself, to any source or sink: of queries, and of tables in its catalog.
 _SPARKS_OWN = frozenset(
@@ -157,3 +161,33 @@ class SourceOptions:
 def _is_sparks_own(name: str) -> bool:
     # Options and properties of tables are there twice, once with such a prefix.
     return name in _SPARKS_OWN or name.startswith(("option.", "spark.", "view."))
+
+
+# ── Table options ─────────────────────────────────────────────────────────────────────────────────
+# Tables of Spark's catalog, whose options Spark does not hand to a Python source.
+#
+# ``CREATE TABLE ... USING headwater OPTIONS (...)`` asks the source for its columns, with all
+# options, and keeps both; a later read gets no options. Our rule finds them in the catalog
+# (``jvm/TableOptions.java``) and plans the read with them. The plan without them, which Spark
+# makes first, must not fail, for it is not used. Where it is used, in a session without our rule,
+# the error says why.
+
+
+_LOST = (
+    "Spark has not handed over the options of this table; read it in a session of "
+    "headwater.spark.session(), and write to it or stream from it by .format(...) and .option(...)"
+)
+
+
+def are_lost(options: Mapping[str, str]) -> bool:
+    """Return whether the options of a table were lost: no other read comes without any."""
+    return not options
+
+
+class LostReader(DataSourceReader):
+    """The plan of a read without options."""
+
+    @one_line()
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  Spark's
+        """Raise InvalidInput."""
+        raise InvalidInput(_LOST)

@@ -5,19 +5,180 @@ Tasks write the files; how the archiver keeps its promises is in ``archiver``.
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
+from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
-from headwater.spark.archives.place import absolute_place, safe_place
-from headwater.spark.archives.writing import WrittenRange
-from headwater.spark.jobs.archiver import Archiver
+from headwater.client import Headwater
+from headwater.errors import HeadwaterError
+from headwater.log.reading import Extent
+from headwater.spark.archives.manifest import Archive, Manifest, absolute_place, safe_place
+from headwater.spark.archives.writing import WrittenRange, write_range
+from headwater.spark.engine.connections import client
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
-from headwater.spark.log.target import named_target
+from headwater.spark.log.range_reader import OffsetRange, split
+from headwater.spark.log.target import StreamOrTopic, named_target
+from headwater.store.presence import ARCHIVES, keep_notes
+
+# ── Archiver ──────────────────────────────────────────────────────────────────────────────────────
+# The archiver: it finds what is new in streams, has it written, and makes versions that name it.
+#
+# Files come first, then a version of the manifest that names them; only then does anything count
+# as archived, and only then may the log evict it. An archiver that dies at any moment has archived
+# what its last version says, and the next one goes on from there: files that no version names are
+# written again, or lie unread. It is a registered reader of its streams, so retention waits for
+# it; what was evicted all the same is recorded as an exact gap.
+
+
+WriteRange: TypeAlias = "Callable[[OffsetRange], WrittenRange]"
+# Calls a function for each range, perhaps for many at once, and returns the results in their order.
+Do: TypeAlias = "Callable[[WriteRange, Sequence[OffsetRange]], list[WrittenRange]]"
+
+
+log = logging.getLogger("headwater.spark")
+
+# So many places of archives are noted in a store.
+_PLACES = 1000
+
+
+def reader_name(place: str) -> str:
+    """Return the name of the archiver of a place among the readers of a stream."""
+    return f"archive:{hashlib.blake2b(place.encode(), digest_size=4).hexdigest()}"
+
+
+@dataclass(slots=True)
+class StreamArchiver:
+    """One stream: its archive, the version of the beginning and the newest, the log's extent."""
+
+    archive: Archive
+    before: Manifest
+    manifest: Manifest
+    extent: Extent
+    partition: int
+
+    @property
+    def reader(self) -> str:
+        """The name by which the log knows this archiver."""
+        return reader_name(self.archive.place)
+
+    def missing(self) -> list[tuple[int, int]]:
+        """Return what was evicted before it could be archived."""
+        first, last = self.manifest.last + 1, self.extent.first - 1
+        return [(first, last)] if first <= last else []
+
+    def range(self) -> OffsetRange:
+        """Return what is to be archived."""
+        start = max(self.manifest.last + 1, self.extent.first)
+        stop = max(self.extent.last + 1, start)
+        return OffsetRange(self.archive.stream, self.partition, start, stop, self.extent.created)
+
+    def register(self, hw: Headwater) -> None:
+        """Register what this archiver needs next with the log."""
+        hw.stream(self.archive.stream).register_reader(self.reader, self.manifest.last + 1)
+        # By this a message is traced to its file; a place is noted without its secrets. No archive
+        # depends on it, and what is archived by now must not be told as failed.
+        where = {self.reader: safe_place(self.archive.place)}
+        try:
+            hw.store.run(keep_notes(ARCHIVES, where, most=_PLACES, replace=True))
+        except HeadwaterError as error:
+            log.warning("the place of %s is not noted in the store: %s", self.reader, error)
+
+    def commit(self, hw: Headwater, written: Sequence[WrittenRange]) -> None:
+        """Make the next version of the manifest, with what was missing before and what is new."""
+        gaps = [*self.missing(), *(gap for part in written for gap in part.gaps)]
+        files = [file for part in written for file in part.files]
+        last = written[-1].last if written else self.extent.first - 1
+        manifest = self.manifest.with_more(last, files, gaps)
+        self.archive.commit(manifest)
+        self.manifest = manifest
+        self.register(hw)
+
+    def evict(self, hw: Headwater) -> int:
+        """Evict what is archived and needed by nobody; returns how many messages."""
+        return hw.stream(self.archive.stream).evict(self.manifest.last, past_readers=False)
+
+    def would_evict(self, hw: Headwater) -> int:
+        """Return how many offsets could be evicted once everything is archived."""
+        stream = hw.stream(self.archive.stream)
+        facts = stream.info()
+        needed = [at for reader, at in facts.readers.items() if reader != self.reader]
+        needed += [stream.group(group).info().ack_offset for group in facts.groups]
+        return max(min([facts.last + 1, *needed]) - facts.first, 0)
+
+
+class Archiver:
+    """Archives what a stream or topic holds at this moment beyond its archive at a place.
+
+    Raises UnknownStream, UnknownTopic, ArchiveMismatch, ArchiveDamaged.
+    """
+
+    def __init__(self, target: StreamOrTopic, place: str) -> None:
+        self.target = target
+        self.place = place
+        self.streams = self._look()
+
+    def _look(self) -> list[StreamArchiver]:
+        names = self.target.streams()
+        archives = [Archive(self.place, name) for name in names.values()]
+        # The manifests first: since then, the log may only have grown.
+        manifests = [archive.load() for archive in archives]
+        extents = self.target.extents(names.values())
+        if not any(extent.created for extent in extents):
+            raise self.target.unknown()
+        topic = (self.target.name, len(names)) if self.target.is_topic else (None, None)
+        found = []
+        for place, archive, newest, extent in zip(names, archives, manifests, extents, strict=True):
+            if newest is not None:
+                newest.check_stream(archive.directory.shown, extent.created, extent.last)
+            manifest = newest or Manifest(
+                stream=archive.stream, created=extent.created, topic=topic[0], partitions=topic[1]
+            )
+            if extent.created:
+                found.append(StreamArchiver(archive, manifest, manifest, extent, place))
+        return found
+
+    def run(self, do: Do, tasks_of_a_round: int) -> Iterator[int]:
+        """Archive it all, in rounds that each end with a version; yields offsets done so far.
+
+        Raises ArchiveTaken when another archiver of the same place was faster.
+        """
+        hw = self.target.hw
+        for stream in self.streams:
+            # Whatever happens, retention waits from now on.
+            stream.register(hw)
+        by_name = {stream.archive.stream: stream for stream in self.streams}
+        parts = split(self.target, [stream.range() for stream in self.streams], 1)
+        work = partial(_write, self.target.url, self.place)
+        for start in range(0, len(parts), tasks_of_a_round):
+            some = parts[start : start + tasks_of_a_round]
+            written = do(work, some)
+            for name, group in groupby(
+                zip(some, written, strict=True), lambda each: each[0].stream
+            ):
+                by_name[name].commit(hw, [one for _, one in group])
+            yield sum(part.size for part in some)
+        for stream in self.streams:
+            if stream.missing():
+                stream.commit(hw, [])
+
+
+def _write(url: str, place: str, part: OffsetRange) -> WrittenRange:
+    """Do what a task does."""
+    archive = Archive(place, part.stream)
+    return write_range(client(url), archive, part.created, part.start, part.stop - 1)
+
+
+# ── Archive ───────────────────────────────────────────────────────────────────────────────────────
+
 
 # So many tasks for each that runs at a time make a round, which ends with a new version.
 _TASKS_OF_A_ROUND = 2

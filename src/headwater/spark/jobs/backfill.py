@@ -8,33 +8,304 @@ name goes on; when the input has changed by then, it is refused.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from pyspark.sql import SparkSession
+import msgspec
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+from pyspark.sql import types as t
 
-from headwater.errors import InputChanged, InvalidInput, ReusedSequence
+from headwater.client import Headwater
+from headwater.errors import FormatTooNew, InputChanged, InvalidInput, JobForgotten, ReusedSequence
 from headwater.kernel.inputs import MAX_EXACT, check_int, check_name
+from headwater.log.retention import PRODUCER_MS
+from headwater.spark import icks, timelines
+from headwater.spark.engine.columns import AcceptedColumns
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import translating_errors
 from headwater.spark.jobs.backfill_inputs import (
     BackfillInput,
+    Chunk,
     FilesInput,
     TableInput,
     key_and_columns,
 )
-from headwater.spark.jobs.backfill_journal import BackfillPlan, Journal
-from headwater.spark.jobs.backfill_targets import (
-    BackfillTarget,
-    DirtyTarget,
-    LogTarget,
-    QueueTarget,
-    TimelineTarget,
-)
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
-from headwater.spark.timelines.target import FarmPlan, absolute_farm
+from headwater.spark.timelines import FarmPlan, absolute_farm
+from headwater.timeline.layout import safe_farm
 from headwater.timeline.records import DEFAULT_SIZE
+
+# ── Backfill targets ──────────────────────────────────────────────────────────────────────────────
+# Where a backfill goes: the log, a queue, a dirty list, timelines; what each takes of a row.
+
+
+_NESTED = (t.StructType, t.ArrayType, t.MapType)
+
+
+class BackfillTarget(Protocol):
+    """A place to write to, of a store."""
+
+    @property
+    def url(self) -> str:
+        """The store."""
+
+    @property
+    def kind(self) -> str:
+        """Of what kind it is, for people."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what must be the same when a backfill goes on."""
+
+    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
+        """Bring rows of the input into the columns that the target takes."""
+
+    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
+        """Write all rows, in order; a repeat of a sequence changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogTarget:
+    """A stream or a topic; ``kind`` says which."""
+
+    url: str = field(repr=False)
+    kind: str
+    name: str
+
+    def facts(self) -> dict[str, Any]:
+        """See BackfillTarget."""
+        return {self.kind: self.name}
+
+    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
+        """See BackfillTarget: the columns tag and value."""
+        tags = F.lit("") if tag is None else _column(rows, tag).cast("string")
+        return rows.select(tags.alias("tag"), _value(rows, value).alias("value"))
+
+    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
+        """See BackfillTarget."""
+        options = {"url": self.url, self.kind: self.name}
+        options |= {"producer": producer, "sequence": str(sequence)}
+        rows.write.format("headwater").options(**options).mode("append").save()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTarget:
+    """A queue."""
+
+    url: str = field(repr=False)
+    name: str
+    kind: str = "queue"
+
+    def facts(self) -> dict[str, Any]:
+        """See BackfillTarget."""
+        return {"queue": self.name}
+
+    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:  # noqa: ARG002
+        """See BackfillTarget: the column value."""
+        return rows.select(_value(rows, value).alias("value"))
+
+    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
+        """See BackfillTarget."""
+        options = {"url": self.url, "queue": self.name}
+        options |= {"producer": producer, "sequence": str(sequence)}
+        rows.write.format("headwater_queue").options(**options).mode("append").save()
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyTarget:
+    """A dirty list; ``kind`` says whether it is an Ick or a channel."""
+
+    url: str = field(repr=False)
+    kind: str
+    name: str
+    score: str | None
+
+    def facts(self) -> dict[str, Any]:
+        """See BackfillTarget."""
+        return {self.kind: self.name, "score": self.score}
+
+    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:  # noqa: ARG002
+        """See BackfillTarget: the columns member and score."""
+        assert tag is not None
+        score = F.lit(0.0) if self.score is None else _score(rows, self.score, icks.ACCEPTED)
+        return rows.select(_bytes(rows, tag).alias("member"), score.alias("score"))
+
+    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:  # noqa: ARG002
+        """See BackfillTarget: to add again what was added changes nothing, whoever says it."""
+        options = {"url": self.url, self.kind: self.name}
+        rows.write.format("headwater_ick").options(**options).mode("append").save()
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineTarget:
+    """Timelines of a farm: the tag is the key, the value the member."""
+
+    url: str = field(repr=False)
+    farm: FarmPlan
+    score: str
+
+    @property
+    def kind(self) -> str:
+        """See BackfillTarget."""
+        return "timelines"
+
+    @property
+    def name(self) -> str:
+        """See BackfillTarget: the farm, without passwords."""
+        return safe_farm(self.farm.instances)
+
+    def facts(self) -> dict[str, Any]:
+        """See BackfillTarget."""
+        return {self.kind: self.name, "score": self.score}
+
+    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
+        """See BackfillTarget: the columns key, score and member."""
+        assert tag is not None
+        assert value is not None
+        score = _score(rows, self.score, timelines.ACCEPTED)
+        return rows.select(
+            _bytes(rows, tag).alias("key"),
+            score.alias("score"),
+            _bytes(rows, value).alias("member"),
+        )
+
+    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:  # noqa: ARG002
+        """See BackfillTarget: to insert again what was inserted changes nothing."""
+        given = {
+            "instances": self.farm.instances,
+            "maxSize": str(self.farm.max_size),
+            **({} if self.farm.keep is None else {"keep": str(self.farm.keep)}),
+        }
+        rows.write.format("headwater_timeline").options(**given).mode("append").save()
+
+
+def _column(rows: DataFrame, name: str) -> Column:
+    return rows["`" + name.replace("`", "``") + "`"]
+
+
+def _score(rows: DataFrame, name: str, accepted: AcceptedColumns) -> Column:
+    """Return a score uncast where the sink accepts its type: it refuses what would be rounded."""
+    as_it_is = isinstance(rows.schema[name].dataType, accepted.types["score"])
+    return _column(rows, name) if as_it_is else _column(rows, name).cast("double")
+
+
+def _value(rows: DataFrame, name: str | None) -> Column:
+    """Return the value of a message: the bytes of a column, or the whole row as JSON."""
+    if name is None:
+        whole = F.struct(*(_column(rows, each) for each in rows.columns))
+        return F.to_json(whole, {"ignoreNullFields": "false"}).cast("binary")
+    return F.coalesce(_bytes(rows, name), F.lit(b""))
+
+
+def _bytes(rows: DataFrame, name: str) -> Column:
+    column, kind = _column(rows, name), rows.schema[name].dataType
+    if isinstance(kind, _NESTED):
+        column = F.to_json(column, {"ignoreNullFields": "false"})
+    elif not isinstance(kind, t.BinaryType):
+        column = column.cast("string")
+    return column.cast("binary")
+
+
+# ── Backfill journal ──────────────────────────────────────────────────────────────────────────────
+# The journal of a backfill: its plan, and which chunks are done; a stream of its own.
+#
+# The plan is the first message, and only one process can write it. A chunk is recorded as done
+# when it is in the log; a run that dies between the two writes it again with the same sequence,
+# and the log deduplicates it.
+
+
+_PLAN, _BEGUN, _DONE = "plan", "begun", "done"
+# Housekeepers may forget a producer after this time; a little earlier is safe.
+FORGOTTEN_MS = PRODUCER_MS - 3600 * 1000
+# How a plan is written, and the journal with it.
+PLAN_FORMAT = 1
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """What every release can read of a plan; without a format it is of the first."""
+
+    format: int = PLAN_FORMAT
+
+
+class BackfillPlan(msgspec.Struct, frozen=True):
+    """What a backfill set out to do: what must stay the same, and the chunks."""
+
+    facts: dict[str, Any]
+    chunks: list[Chunk]
+    format: int = PLAN_FORMAT
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are in all."""
+        return sum(chunk.rows for chunk in self.chunks)
+
+
+class Journal:
+    """The journal of the backfill of that name, in the store that it writes to."""
+
+    def __init__(self, hw: Headwater, name: str) -> None:
+        self._job = f"backfill {name!r}"
+        self.stream = hw.stream(f"backfill.{name}")
+        self.producer = f"backfill:{name}"
+        self.done: set[int] = set()
+        self._begun: set[int] = set()
+
+    def read(self) -> BackfillPlan | None:
+        """Return the plan if there is one, and read what is done. Raises FormatTooNew."""
+        plan = None
+        for batch in self.stream.scan():
+            for row in batch.to_pylist():
+                if row["tag"] == _PLAN:
+                    written = msgspec.json.decode(row["value"], type=_Written).format
+                    if written > PLAN_FORMAT:
+                        raise FormatTooNew(f"the plan of {self._job}", written, PLAN_FORMAT)
+                    plan = msgspec.json.decode(row["value"], type=BackfillPlan)
+                else:
+                    (self.done if row["tag"] == _DONE else self._begun).add(int(row["value"]))
+        return plan
+
+    def begin(self, plan: BackfillPlan) -> BackfillPlan:
+        """Record a plan; returns the one that counts, which is another's if that was faster."""
+        entry = (_PLAN, msgspec.json.encode(plan))
+        with contextlib.suppress(ReusedSequence):
+            self.stream.write_many([entry], producer=_PLAN, sequence=1)
+        kept = self.read()
+        assert kept is not None
+        return kept
+
+    def check(self, plan: BackfillPlan, facts: dict[str, Any], now_ms: float) -> None:
+        """Check that a plan can go on. Raises InputChanged, JobForgotten.
+
+        A chunk that was begun long ago may be in the log, and the log may not know it any more.
+        """
+        for name, fact in facts.items():
+            began = plan.facts.get(name)
+            if began != fact:
+                why = f"{name} is {fact!r}, and was {began!r} when it began"
+                raise InputChanged(self._job, why)
+        silent_ms = now_ms - self.stream.info().last_time_ms
+        if self._begun - self.done and silent_ms > FORGOTTEN_MS:
+            raise JobForgotten(self._job, self.stream.name)
+
+    def begin_chunk(self, place: int) -> None:
+        """Record that a chunk is about to be written."""
+        self.stream.write(_BEGUN, str(place))
+
+    def end_chunk(self, place: int) -> None:
+        """Record that a chunk is in the log."""
+        self.stream.write(_DONE, str(place))
+        self.done.add(place)
+
+
+# ── Backfill ──────────────────────────────────────────────────────────────────────────────────────
+
 
 CHUNK_ROWS = 500_000
 

@@ -29,8 +29,8 @@ from headwater.spark.engine.failures import translating_errors
 from headwater.spark.jobs.compact_marks import CompactPart, read_marks
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import tasks_at_once
+from headwater.spark.log.range_reader import TASK_NODES
 from headwater.spark.log.target import StreamOrTopic, named_target
-from headwater.spark.log.task_ranges import TASK_NODES
 
 _ATTEMPTS = 3
 _REWRITTEN = "part int, removed long, lost boolean, markers array<long>"

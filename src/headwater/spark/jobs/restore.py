@@ -20,10 +20,15 @@ from headwater.errors import InvalidInput, PartitionMismatch, TargetNotEmpty, Un
 from headwater.kernel.inputs import check_name
 from headwater.log.keys import check_offset
 from headwater.log.reading import partitions_of
-from headwater.spark.archives.history import archived_partitions
-from headwater.spark.archives.manifest import Archive, Manifest
-from headwater.spark.archives.place import absolute_place, archived_streams, safe_place
-from headwater.spark.archives.restoring import ArchivePiece, MovedRange, joined, restore_piece
+from headwater.spark.archives.manifest import (
+    Archive,
+    Manifest,
+    absolute_place,
+    archived_streams,
+    safe_place,
+)
+from headwater.spark.archives.reading import archived_partitions
+from headwater.spark.archives.writing import ArchivePiece, MovedRange, joined, restore_piece
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks

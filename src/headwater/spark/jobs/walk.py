@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 from headwater.kernel.inputs import Duration, check_int, whole_ms
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
-from headwater.spark.timelines.reader import Share, shares
-from headwater.spark.timelines.target import FarmPlan, absolute_farm
+from headwater.spark.timelines import FarmPlan, Share, absolute_farm, shares
 from headwater.timeline.farm.options import DEFAULT_TIMEOUT_MS
 from headwater.timeline.records import DEFAULT_SIZE
 from headwater.timeline.walker import AT_ONCE, MAX_RATE, Scan, WalkPace, WalkPositions

@@ -15,11 +15,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from headwater.errors import InvalidInput
 from headwater.log.reading import Extent
 from headwater.spark.engine.failures import one_line
-from headwater.spark.log import counted_ranges, filters
-from headwater.spark.log.counted_ranges import CountedRange
-from headwater.spark.log.positions import PositionOption
-from headwater.spark.log.range_reader import RangeReader
-from headwater.spark.log.task_ranges import OffsetRange, split
+from headwater.spark.log import range_reader
+from headwater.spark.log.range_reader import CountedRange, OffsetRange, RangeReader, split
+from headwater.spark.log.target import PositionOption
 
 
 class BatchReader(DataSourceReader):
@@ -65,20 +63,20 @@ class BatchReader(DataSourceReader):
 
     def _counted(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges whose rows are known without a look at any message."""
-        if not counted_ranges.are_enough(self.reading.names):
+        if not range_reader.are_enough(self.reading.names):
             return []
-        dense = counted_ranges.dense_spans(self.reading.target, [span.stream for span in ranges])
+        dense = range_reader.dense_spans(self.reading.target, [span.stream for span in ranges])
         return [
             span
             for span, known in zip(ranges, dense, strict=True)
-            if span.size and counted_ranges.covers(known, span)
+            if span.size and range_reader.covers(known, span)
         ]
 
     def _cut(self, counted: Sequence[OffsetRange]) -> Iterable[OffsetRange]:
         """Cut ranges that are only counted; where offsets are shown, tasks end as always."""
         if "offset" in self.reading.schema.names:
             return split(self.reading.target, counted, self.min_partitions)
-        return (part for one in counted for part in counted_ranges.cut(one, self.min_partitions))
+        return (part for one in counted for part in range_reader.cut(one, self.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
@@ -106,12 +104,12 @@ class BatchReader(DataSourceReader):
     def _narrow(self, place: int, name: str, start: int, stop: int) -> tuple[int, int]:
         """Leave out what the conditions cannot match."""
         conditions = self.reading.conditions
-        if filters.leaves_out(conditions, "partition", place):
+        if range_reader.leaves_out(conditions, "partition", place):
             return start, start
-        if filters.leaves_out(conditions, "stream", name):
+        if range_reader.leaves_out(conditions, "stream", name):
             return start, start
-        first, end = filters.offsets_where(conditions)
-        since = filters.since_ms(conditions)
+        first, end = range_reader.offsets_where(conditions)
+        since = range_reader.since_ms(conditions)
         if since is not None and since > 0:
             first = max(first, self.reading.target.offset_at(name, since))
         start, stop = max(start, first), min(stop, end)
@@ -125,7 +123,7 @@ class FilteringReader(BatchReader):
         """Take the filters that spare something; yield the others."""
         taken = []
         for one in found:
-            condition = filters.condition_of(one)
+            condition = range_reader.condition_of(one)
             if condition is not None and self.reading.spares(condition):
                 taken.append(condition)
             else:

@@ -35,28 +35,41 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
-from headwater.spark.engine.accepted_columns import AcceptedColumns, refuse_overwrite
-from headwater.spark.engine.column_names import is_case_sensitive, renamed, spelled_columns
-from headwater.spark.engine.contents import plan_of
+from headwater.spark.engine.columns import (
+    AcceptedColumns,
+    is_case_sensitive,
+    refuse_overwrite,
+    renamed,
+    spelled_columns,
+)
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
-from headwater.spark.engine.write_identity import (
+from headwater.spark.engine.writes import (
+    plan_of,
     producer_of,
     queries_of,
     query_of_task,
     refuse_producer,
     writing_epoch,
 )
-from headwater.spark.log.columns import ALL, HEADERS
-from headwater.spark.log.decoding import VALUE_OPTIONS, ValueColumns, value_columns
-from headwater.spark.log.encoding import encode_values, encoded_schema
+from headwater.spark.log.columns import (
+    ALL,
+    HEADERS,
+    VALUE_OPTIONS,
+    ValueColumns,
+    encode_values,
+    encoded_schema,
+    value_columns,
+)
 from headwater.spark.log.noting import note_first_epoch, note_query
-from headwater.spark.log.packed_rows import as_given, comes_packed, stage_packed
 from headwater.spark.log.staging import (
     LogSink,
     StagedRows,
+    as_given,
+    comes_packed,
     new_staging,
     publish_rows,
+    stage_packed,
     stage_rows,
     unstage_rows,
 )

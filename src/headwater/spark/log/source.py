@@ -15,16 +15,13 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
 from headwater.kernel.inputs import check_name
+from headwater.spark.engine.columns import takes_filters
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import SourceOptions
-from headwater.spark.engine.own_scans import takes_filters
-from headwater.spark.engine.table_options import LostReader, are_lost
+from headwater.spark.engine.options import LostReader, SourceOptions, are_lost
 from headwater.spark.log import columns
-from headwater.spark.log.decoding import VALUE_OPTIONS, ValueColumns, value_columns
-from headwater.spark.log.positions import position_option
+from headwater.spark.log.columns import VALUE_OPTIONS, ValueColumns, value_columns
 from headwater.spark.log.range_reader import RangeReader
-from headwater.spark.log.target import target_of
-from headwater.spark.log.trigger_limits import TriggerLimits
+from headwater.spark.log.target import TriggerLimits, position_option, target_of
 
 if TYPE_CHECKING:
     from headwater.spark.log.stream_reader import StreamReader
@@ -106,7 +103,7 @@ class HeadwaterSource(DataSource):
         try:
             return self._stream_reader(schema, StreamReader)
         except InvalidInput as error:
-            from headwater.spark.log.refused_reader import RefusedReader
+            from headwater.spark.log.stream_reader import RefusedReader
 
             return RefusedReader(error)
 

@@ -17,20 +17,79 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
 
-from headwater.errors import HeadwaterError
-from headwater.log import node
+from headwater.errors import HeadwaterError, InvalidInput
+from headwater.log import node, topics
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import MAX_BATCH_BYTES, NODE_MESSAGES, stream_key
 from headwater.log.reading import newest_sequence
-from headwater.log.writing import STAGED_MS, stage
-from headwater.spark.engine.contents import Content, content_of
-from headwater.spark.engine.write_identity import FromTask, content_of_tasks
-from headwater.spark.log.messages import messages_by_partition
+from headwater.log.writing import STAGED_MS, stage, stage_nodes
+from headwater.spark.engine.columns import is_own_scan
+from headwater.spark.engine.writes import Content, FromTask, content_of, content_of_tasks
+from headwater.spark.log.columns import NODE
 from headwater.spark.log.target import StreamOrTopic
 from headwater.store.many import together
+
+# ── Messages ──────────────────────────────────────────────────────────────────────────────────────
+# Rows of a DataFrame as messages of the log: their tags and values, and the partition of each.
+
+
+def messages_by_partition(
+    batch: pa.RecordBatch, partitions: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the messages of each partition, in the order of their rows; 0 partitions: a stream."""
+    messages = _messages(batch)
+    if not partitions:
+        yield 0, messages
+        return
+    places = _partitions(batch, messages.column("tag"), partitions)
+    yield from topics.spread(messages, places).items()
+
+
+def _messages(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return tag, value, time and headers as a stream takes them, without a loop over rows."""
+    value = batch.column("value")
+    if value.null_count:
+        raise InvalidInput(
+            "a row has a value that is null; the log takes none: drop such rows by "
+            ".where('value IS NOT NULL'), or give an empty value"
+        )
+    if "tag" in batch.schema.names:
+        tag = batch.column("tag")
+        if tag.null_count:
+            raise InvalidInput(
+                "a row has a tag that is null; use .withColumn('tag', coalesce('tag', lit('')))"
+            )
+    else:
+        tag = pa.repeat(pa.scalar("", pa.string()), batch.num_rows)
+    columns = {"tag": tag.cast(pa.string()), "value": value.cast(pa.binary())}
+    columns |= {
+        name: batch.column(name) for name in ("time", "headers") if name in batch.schema.names
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _partitions(batch: pa.RecordBatch, tags: pa.Array, partitions: int) -> pa.Array:
+    """Return the partition of each row: that of the column, else that of its tag."""
+    if "partition" not in batch.schema.names:
+        return topics.places_of(tags, partitions)
+    given = batch.column("partition")
+    least, most = pc.min_max(given).as_py().values()
+    if least is not None and (least < 0 or most >= partitions):
+        raise InvalidInput(
+            f"a row has partition {least if least < 0 else most}, and the topic has {partitions}, "
+            "counted from 0; correct the column, or drop it to place rows by their tags"
+        )
+    given = given.cast(pa.int32())
+    return pc.coalesce(given, topics.places_of(tags, partitions)) if given.null_count else given
+
+
+# ── Staging ───────────────────────────────────────────────────────────────────────────────────────
+
 
 # What a task collects for a stream before it stages it in one call.
 STAGE_ROWS = 16 * NODE_MESSAGES
@@ -205,3 +264,62 @@ def unstage_rows(sink: LogSink, messages: Iterable[WriterCommitMessage | None]) 
         if isinstance(message, StagedRows):
             for place in message.places:
                 sink.target.hw.stream(sink.stream_of(place)).unstage(message.staging)
+
+
+# ── Packed rows ───────────────────────────────────────────────────────────────────────────────────
+# Rows of a write that come as nodes: tasks packed them in the JVM (``jvm/NodePacker.java``).
+#
+# Sessions that have our Java send nodes in place of rows, where the columns allow it
+# (``jvm/NodeColumns.java``). A write of that kind is planned with one more column, which carries
+# the mark of our scans. What its tasks get is a node in each row, with the first and the newest of
+# its times and the sum of the checksums of its messages (see ``spark/engine/writes.py``); or a row
+# as it came, when the log does not take it. Such a row is checked as every other one, so that its
+# error is the same in all sessions.
+
+
+_FIRST, _NEWEST, _SUM = "__first", "__newest", "__sum"
+_OF_NODES = (NODE.name, _FIRST, _NEWEST, _SUM)
+
+
+def comes_packed(schema: StructType) -> bool:
+    """Return whether the tasks of a write will get nodes."""
+    return is_own_scan(schema) and schema.names[-1] == NODE.name
+
+
+def as_given(schema: StructType) -> StructType:
+    """Return the columns of a write as its query has them."""
+    return StructType(schema.fields[:-1]) if comes_packed(schema) else schema
+
+
+def stage_packed(
+    sink: LogSink, batches: Iterable[pa.RecordBatch], staging: str, query: str | None = None
+) -> StagedRows:
+    """Stage the nodes of a task; what it has staged is dropped when it fails."""
+    stream = StreamHandle(sink.stream_of(0), set())
+    place, content = 0, Content()
+    try:
+        for batch in batches:
+            nodes = list(_nodes(sink, batch, staging))
+            place = sink.target.hw.store.run(stage_nodes(stream, nodes, staging, place))
+            rows, sums = sum(one.rows for one in nodes), batch.column(_SUM).to_pylist()
+            content = content.joined(Content(rows, sum(sums)))
+    except BaseException:
+        with contextlib.suppress(HeadwaterError):
+            unstage_rows(sink, [StagedRows(query, content, staging, (0,))])
+        raise
+    return StagedRows(query, content, staging, (0,) if content.rows else ())
+
+
+def _nodes(sink: LogSink, batch: pa.RecordBatch, staging: str) -> Iterator[node.PackedNode]:
+    blobs, firsts, newests, _ = (batch.column(name).to_pylist() for name in _OF_NODES)
+    for row, (blob, first, newest) in enumerate(zip(blobs, firsts, newests, strict=True)):
+        if blob is None:
+            _refuse(sink, batch.slice(row, 1), staging)
+        _, rows, size = node.check(blob)
+        yield node.PackedNode(rows, first, newest, size, blob)
+
+
+def _refuse(sink: LogSink, row: pa.RecordBatch, staging: str) -> None:
+    """Raise what is wrong with a row that the JVM did not pack, as a write of it would."""
+    stage_rows(sink, [row.drop_columns(list(_OF_NODES))], staging)
+    raise AssertionError("the JVM refused a row that the log takes")

@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -25,17 +25,71 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from headwater.errors import FormatTooNew, OffsetOutOfRange, StreamReplaced
+from headwater.errors import FormatTooNew, HeadwaterError, OffsetOutOfRange, StreamReplaced
 from headwater.log.handles import first_lost
 from headwater.log.reading import Extent
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.processes import end_undisturbed, stop_on_signal
-from headwater.spark.log.held_rows import held_rows, is_small
 from headwater.spark.log.noting import AskingQuery, QueryBeat, ReadNote
-from headwater.spark.log.positions import PositionOption
-from headwater.spark.log.range_reader import RangeReader
-from headwater.spark.log.task_ranges import OffsetRange, split
-from headwater.spark.log.trigger_limits import TriggerLimits
+from headwater.spark.log.range_reader import OffsetRange, RangeReader, split
+from headwater.spark.log.target import PositionOption, TriggerLimits
+
+# ── Held rows ─────────────────────────────────────────────────────────────────────────────────────
+# Small micro-batches, whose rows go to the JVM with their plan, without a task in Python.
+#
+# To start a task in Python takes longer than to read a few messages. The process that plans a
+# micro-batch has a connection to the store, so it reads them itself; ``jvm/HeldReader.java`` takes
+# them out of the plan. What is wrong with the log is raised from there as it is from a task.
+
+
+# Offsets of a micro-batch, and bytes of a task, up to which rows go with the plan: Spark warns of a
+# task of a megabyte, and all of them pass through the driver.
+HELD_OFFSETS = 1000
+HELD_BYTES = 128 * 1024
+# By this the JVM finds the rows in a pickled task; no text has these bytes.
+_MARK = b"\xffheadwater:held\xff"
+
+
+@dataclass(frozen=True)
+class HeldRows(InputPartition):
+    """A task for the JVM: a mark, and its rows as a stream of Arrow batches."""
+
+    facts: bytes
+
+
+def is_small(tasks: Sequence[OffsetRange]) -> bool:
+    """Return whether the rows of all tasks may go with the plan: few offsets, none archived."""
+    few = sum(task.size for task in tasks) <= HELD_OFFSETS
+    return few and not any(task.files for task in tasks)
+
+
+def held_rows(reading: RangeReader, tasks: Sequence[OffsetRange]) -> list[InputPartition] | None:
+    """Return tasks that hold their rows; None when these are too large.
+
+    Costs a round trip for each task. Raises what a task would raise.
+    """
+    held: list[InputPartition] = []
+    for task in tasks:
+        rows = _rows(reading, task)
+        if rows is None:
+            return None
+        held.append(HeldRows(_MARK + rows))
+    return held
+
+
+def _rows(reading: RangeReader, task: OffsetRange) -> bytes | None:
+    made = pa.BufferOutputStream()
+    with pa.ipc.new_stream(made, reading.schema) as writer:
+        for batch in reading.read(task):
+            writer.write_batch(batch)
+            if made.tell() > HELD_BYTES:
+                return None
+    rows: bytes = made.getvalue().to_pybytes()
+    return rows
+
+
+# ── Stream reader ─────────────────────────────────────────────────────────────────────────────────
+
 
 CHECKPOINT_FORMAT = 1
 
@@ -329,3 +383,45 @@ def _share(
             shares[place] += 1
             rest -= 1
     return {place: begins[place] + share for place, share in shares.items()}
+
+
+# ── Refused reader ────────────────────────────────────────────────────────────────────────────────
+# A streaming read whose options are refused: it raises the error with Spark's first question.
+#
+# PySpark's process of a streaming source calls ``stop`` of the reader in the end, also when there
+# is none because ``streamReader`` has raised, and reports that fault in place of the error.
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises an error wherever a query would begin."""
+
+    def __init__(self, error: HeadwaterError) -> None:
+        self._error = error
+
+    @one_line()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        """Raise the error, in a new query."""
+        raise self._error
+
+    @one_line()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002
+        """Raise the error, in a query that goes on."""
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return no limit: Spark asks for it before anything else."""
+        return ReadAllAvailable()
+
+    @one_line()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Raise the error, in a query that reads what is there and ends."""
+        raise self._error
+
+    @one_line()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
+        """Raise the error, in a query that repeats a micro-batch."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Raise the error; no task is planned."""
+        raise self._error

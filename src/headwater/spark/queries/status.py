@@ -23,7 +23,7 @@ SILENT_MS: Final = 60_000
 QueryState: TypeAlias = Literal["running", "silent", "ended", "checkpoint gone"]
 _LIVE: Final = ("running", "silent")
 
-# As spark/queues/intake.py names the intake of a queue, by the length of its name.
+# As spark/queues.py names the intake of a queue, by the length of its name.
 _INTAKE: Final = re.compile(r"intake:(\d+):(.*)", re.DOTALL)
 
 

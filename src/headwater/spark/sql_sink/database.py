@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType
 
-    from headwater.spark.sql_sink.plan import Epoch, SinkPlan
+    from headwater.spark.sql_sink.source import Epoch, SinkPlan
 
 SCHEMA: Final = Schema(__package__)
 EPOCHS: Final = "headwater_epochs"
@@ -187,7 +187,7 @@ def drop(plan: SinkPlan, staged: Iterable[str]) -> None:
 
 def last_epoch(database: SinkDatabase, relation: Relation, producer: str) -> Epoch | None:
     """Return the newest epoch of a producer in a table, with the state that was kept with it."""
-    from headwater.spark.sql_sink.plan import Epoch
+    from headwater.spark.sql_sink.source import Epoch
 
     prepare(database, relation)
     mark = database.mark

@@ -1,4 +1,4 @@
-"""What the table source asks of a database; SQLite and Postgres implement it in their own modules.
+"""What the table source asks of a database, and how its columns fit Spark's: exact, or an error.
 
 Names are always quoted and values are always written as literals by the database's own rules, so
 that nothing that a user or a filter says is read as SQL, except the query that is meant to be SQL.
@@ -9,13 +9,101 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as t
+
 from headwater.errors import InvalidInput
 from headwater.sql.engines import parse_url
 from headwater.sql.relations import Relation
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import DataType
+
+
+# ── Fitting ───────────────────────────────────────────────────────────────────────────────────────
+# From the columns that a driver returns to those that Spark expects: exact, or an error.
+#
+# Nothing is rounded, cut off or guessed. A point in time without a zone is one of UTC.
+
+
+UTC_TIME = pa.timestamp("us", "UTC")
+_PLAIN: dict[type[t.DataType], pa.DataType] = {
+    t.BooleanType: pa.bool_(),
+    t.ByteType: pa.int8(),
+    t.ShortType: pa.int16(),
+    t.IntegerType: pa.int32(),
+    t.LongType: pa.int64(),
+    t.FloatType: pa.float32(),
+    t.DoubleType: pa.float64(),
+    t.StringType: pa.string(),
+    t.BinaryType: pa.binary(),
+    t.DateType: pa.date32(),
+    t.TimestampType: UTC_TIME,
+    t.TimestampNTZType: pa.timestamp("us"),
+}
+_ZONE = r"(?:[zZ]|[+-]\d\d(?::?\d\d)?)$"
+# Postgres counts from 4713 BC on; what the driver makes of "infinity" lies far before.
+_LEAST_US = -220_000_000_000_000_000
+_LEAST_DAY = -2_600_000
+
+
+def arrow_type(wanted: t.DataType) -> pa.DataType | None:
+    """Return the Arrow type of a type of Spark; None for one that no column can have."""
+    if isinstance(wanted, t.DecimalType):
+        return pa.decimal128(wanted.precision, wanted.scale)
+    return _PLAIN.get(type(wanted))
+
+
+def decimal_type(precision: int | None, scale: int | None) -> t.DecimalType:
+    """Return the decimal type of a column; without bounds, or with wider ones, decimal(38, 18)."""
+    if precision is not None and 0 < precision <= 38 and 0 <= (scale or 0) <= precision:
+        return t.DecimalType(precision, scale or 0)
+    return t.DecimalType(38, 18)
+
+
+def fit(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Convert a column to a type, exactly. Raises ValueError (ArrowInvalid is one) otherwise."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        _refuse_infinity(column)
+    if column.type == wanted:
+        return column
+    if pa.types.is_boolean(wanted) and pa.types.is_integer(column.type):
+        return _truth(column)
+    if pa.types.is_timestamp(wanted) and pa.types.is_string(column.type):
+        column = _with_zone(column).cast(UTC_TIME)
+    if pa.types.is_date(wanted) and pa.types.is_timestamp(column.type):
+        raise ValueError("it holds times, not dates")
+    return column.cast(wanted)
+
+
+def _truth(column: pa.Array) -> pa.Array:
+    odd = column.filter(pc.invert(pc.is_in(column, pa.array([0, 1, None], column.type))))
+    if len(odd):
+        raise ValueError(f"{odd[0]} is neither 0 nor 1")
+    return pc.equal(column, 1)
+
+
+def _with_zone(column: pa.Array) -> pa.Array:
+    """Write Z behind every text that names no zone."""
+    # A date alone ends like a zone of -31 would; only what follows a time of day is a zone.
+    zoned = pc.match_substring_regex(column, r"\d:\d\d\S*" + _ZONE)
+    timed = pc.match_substring(column, ":")
+    with_time = pc.if_else(timed, column, pc.binary_join_element_wise(column, "00:00:00", " "))
+    return pc.if_else(zoned, column, pc.binary_join_element_wise(with_time, "Z", ""))
+
+
+def _refuse_infinity(column: pa.Array) -> None:
+    counts = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+    least: Any = pc.min(counts).as_py()
+    border = _LEAST_DAY if pa.types.is_date(column.type) else _LEAST_US
+    if least is not None and least < border:
+        raise ValueError("'infinity' is no point in time that Spark knows")
+
+
+# ── Database ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class Column(NamedTuple):

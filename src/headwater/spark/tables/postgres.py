@@ -20,8 +20,7 @@ from pyspark.sql import types as t
 from sqlalchemy import URL
 
 from headwater.errors import QueryRefused
-from headwater.spark.tables.database import Column
-from headwater.spark.tables.fitting import decimal_type
+from headwater.spark.tables.database import Column, decimal_type
 from headwater.sql.engines import PostgresServer
 from headwater.sql.relations import Relation, quoted
 

@@ -34,7 +34,7 @@ import scala.jdk.javaapi.CollectionConverters;
 public class ColumnScan extends PythonScan {
   // The name that headwater.spark.log.columns has for it.
   private static final String NODE = "__node";
-  // The name that headwater.spark.engine.own_scans has for it.
+  // The name that headwater.spark.engine.columns has for it.
   private static final String MARK = "headwater.own_scan";
 
   private final PythonDataSourceV2 source;

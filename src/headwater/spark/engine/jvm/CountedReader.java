@@ -1,7 +1,7 @@
 /*
  * Returns the rows of a task that needs no Python: offsets without a gap, of one stream.
  *
- * headwater.spark.log.counted_ranges makes such tasks, where a query uses nothing that lies in
+ * headwater.spark.log.range_reader makes such tasks, where a query uses nothing that lies in
  * messages. They are recognised by a mark in their pickle.
  */
 package headwater;

@@ -1,7 +1,7 @@
 /*
  * Returns the rows of a task that Python read when it planned the micro-batch.
  *
- * headwater.spark.log.held_rows makes such tasks of small micro-batches. They are recognised by a mark
+ * headwater.spark.log.stream_reader makes such tasks of small micro-batches. They are recognised by a mark
  * in their pickle, and hold a stream of Arrow batches with all columns of the source behind it.
  */
 package headwater;

@@ -1,7 +1,7 @@
 /*
  * Which columns of a write are packed as nodes here, and what is sent to Python in their place.
  *
- * headwater.spark.log.packed_rows takes it: a node with the first and the newest of its times and the
+ * headwater.spark.log.staging takes it: a node with the first and the newest of its times and the
  * sum of the checksums of its messages, or a row as it came, where the log does not take it. Columns that need more than that (headers, values
  * that are made of columns, partitions of topics) are left to Python.
  */
@@ -88,7 +88,7 @@ public class NodeColumns implements Serializable {
     return name.equals("time") && type instanceof TimestampType;
   }
 
-  /** Returns the columns that Python gets; headwater.spark.log.packed_rows has their names. */
+  /** Returns the columns that Python gets; headwater.spark.log.staging has their names. */
   StructType sent() {
     StructType sent =
         new StructType()

@@ -38,7 +38,7 @@ public class NodePacker {
   private static final int COLLECTED = NODE_MESSAGES + NODE_MESSAGES / 2;
   // As headwater.log.node has it.
   private static final int HAS_TIME = 1;
-  // As headwater.spark.engine.contents has it, and its second and third power.
+  // As headwater.spark.engine.writes has it, and its second and third power.
   private static final long K = 0x9E3779B97F4A7C15L;
   private static final long K2 = K * K;
   private static final long K3 = K2 * K;
@@ -149,7 +149,7 @@ public class NodePacker {
     return made;
   }
 
-  /** Returns the sum of the checksums of rows, as headwater.spark.engine.contents makes them. */
+  /** Returns the sum of the checksums of rows, as headwater.spark.engine.writes makes them. */
   private long sum(int rows) {
     long sum = 0;
     for (int i = 0; i < rows; i++) {

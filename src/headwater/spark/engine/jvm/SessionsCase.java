@@ -2,7 +2,7 @@
  * Tells a sink in Python that names of columns are case-sensitive in this session.
  *
  * Spark does not pass its settings to a Python sink. Where names are case-sensitive, the setting is
- * added to the options of the write (headwater.spark.engine.column_names reads it there).
+ * added to the options of the write (headwater.spark.engine.columns reads it there).
  */
 package headwater;
 
