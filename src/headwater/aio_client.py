@@ -13,6 +13,7 @@ from headwater.kernel.inputs import Duration
 from headwater.kernel.profiles import store_of
 from headwater.log.keys import list_deleted, list_streams, list_topics
 from headwater.store.aio_store import AsyncStore
+from headwater.store.call import Pace
 from headwater.store.faults import Refusal
 from headwater.whole_store.client_handles import ClientHandles, shown_store, wait_seconds
 
