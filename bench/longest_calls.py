@@ -100,7 +100,7 @@ def of_a_group(hw: headwater.Headwater, native: redis.Redis, count: int) -> Iter
     yield Case("ack of 1,000 here and there", lambda: group.ack(*scattered))
     yield Case("ack of what is acknowledged", lambda: group.ack(*scattered))
     yield Case("nack", lambda: group.nack((part + 1, 2 * part)))
-    yield Case("extend", lambda: group.extend((2 * part + 1, 3 * part), retry_ms=FAR_MS))
+    yield Case("extend", lambda: group.extend((2 * part + 1, 3 * part), ack_ms=FAR_MS))
     yield Case("read what is due", lambda: group.read(1000, retry_ms=FAR_MS))
     yield Case("info", group.info)
     yield Case("seek", lambda: group.seek("last"))

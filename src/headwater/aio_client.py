@@ -308,7 +308,6 @@ class AsyncHeadwater:
         matching: LetterFilter | None,
         rate_per_s: int | None,
     ) -> LettersMoved:
-        from headwater.store.call import Pace
         from headwater.whole_store.letters import move_everywhere
 
         return await self.store.run(move_everywhere(action, names, matching, Pace(rate_per_s)))

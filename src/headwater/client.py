@@ -13,6 +13,7 @@ from headwater.kernel.codecs import AnyCodec, Value, ValueCodec
 from headwater.kernel.inputs import Duration
 from headwater.kernel.profiles import store_of
 from headwater.log.keys import list_deleted, list_streams, list_topics
+from headwater.store.call import Pace
 from headwater.store.faults import Refusal
 from headwater.store.store import Store
 from headwater.whole_store.client_handles import ClientHandles, shown_store, wait_seconds
@@ -295,7 +296,6 @@ class Headwater:
         matching: LetterFilter | None,
         rate_per_s: int | None,
     ) -> LettersMoved:
-        from headwater.store.call import Pace
         from headwater.whole_store.letters import move_everywhere
 
         return self.store.run(move_everywhere(action, names, matching, Pace(rate_per_s)))

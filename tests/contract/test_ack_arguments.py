@@ -18,7 +18,7 @@ def test_a_group_takes_messages_offsets_and_ranges(client: Headwater, name: str)
         group.ack(taken[0], [taken[1], (9, 2)])
     assert group.info().pending == 20
     assert group.ack(taken[0], taken[1:3], 4, (5, 6), range(7, 9)) == 8
-    assert group.extend(taken, retry_ms=FAR) == 12
+    assert group.extend(taken, ack_ms=FAR) == 12
     assert group.nack(m for m in taken if m.offset > 15) == 5
     assert offsets(group.read(20, retry_ms=FAR)) == [16, 17, 18, 19, 20]
     assert group.ack(written) == 12
@@ -39,7 +39,7 @@ def test_a_group_of_a_topic_takes_messages_and_ranges_of_partitions(
     assert sum(info.pending for info in group.info()) == 30
     assert group.ack(taken[0], taken[1:3]) == 3
     place, span = next(iter(written.items()))
-    assert group.extend((place, span), retry_ms=FAR) == group.info()[place].pending
+    assert group.extend((place, span), ack_ms=FAR) == group.info()[place].pending
     assert group.ack((place, (span[0], span[-1])), (place, 1)) <= len(span)
     assert group.info()[place].pending == 0
     assert group.nack(written) == sum(info.pending for info in group.info()) > 0

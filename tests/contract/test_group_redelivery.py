@@ -68,7 +68,7 @@ def test_acks_in_any_order_leave_the_rest(stream: Stream) -> None:
     [
         lambda group: group.ack(1),
         lambda group: group.nack(1),
-        lambda group: group.extend(1, retry_ms=5),
+        lambda group: group.extend(1, ack_ms=5),
         lambda group: group.seek(1),
         lambda group: group.info(),
         lambda group: group.dead(),
@@ -182,10 +182,10 @@ def test_an_extension_puts_off_the_next_delivery(client: Headwater, stream: Stre
     stream.write_many(entries(4))
     group = stream.group("g")
     take(group, 4, retry_ms=20)
-    assert group.extend((1, 2), retry_ms=FAR) == 2
+    assert group.extend((1, 2), ack_ms=FAR) == 2
     let_pass(client, 20)
     assert take(group, 10) == [3, 4]
-    assert group.extend(99, retry_ms=5) == 0
+    assert group.extend(99, ack_ms=5) == 0
     assert group.ack((1, 4)) == 4
 
 

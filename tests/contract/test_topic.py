@@ -178,7 +178,7 @@ def test_messages_are_acked_nacked_and_extended_by_partition(client: Headwater, 
     key = lambda m: (m.partition, m.offset)  # noqa: E731
     assert sorted(map(key, again)) == sorted(map(key, taken[11:15]))
     assert {m.attempt for m in again} == {2}
-    assert group.extend(*taken[11:15], retry_ms=1) == 4
+    assert group.extend(*taken[11:15], ack_ms=1) == 4
     let_pass(client, 1)
     assert group.ack(*taken) == 19
     assert sum(info.pending for info in group.info()) == 0

@@ -63,7 +63,7 @@ def denied(server: Server, name: str) -> Iterator[Denied]:
 WORK: dict[str, Callable[[Group], object]] = {
     "ack": lambda group: group.ack((4, 6)),
     "nack": lambda group: group.nack((4, 6), delay_ms=FAR),
-    "extend": lambda group: group.extend((4, 6), retry_ms=FAR),
+    "extend": lambda group: group.extend((4, 6), ack_ms=FAR),
 }
 PAIRS = [("zadd", "zincrby"), ("zrem", "zremrangebyrank"), ("zrem", "zadd"), ("zadd", "hset")]
 

@@ -129,7 +129,7 @@ CASES: dict[str, tuple[Deed, Deed]] = {
     "ack what waits for burial": (cases.has_marked, acked((2, 4))),
     "nack": (cases.has_read, lambda case: case.group.nack((1, 6))),
     "nack some": (cases.has_read, lambda case: case.group.nack(2, (4, 5))),
-    "extend": (cases.has_fragments, lambda case: case.group.extend((1, 6), retry_ms=FAR)),
+    "extend": (cases.has_fragments, lambda case: case.group.extend((1, 6), ack_ms=FAR)),
     "expire": (cases.has_expired, lambda case: case.group.bury()),
     "bury": (cases.keeps_letters, lambda case: case.group.bury()),
     "go on to bury": (cases.has_begun_to_bury, lambda case: case.group.bury()),

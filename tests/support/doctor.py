@@ -47,7 +47,7 @@ def use_everything(hw: headwater.Headwater) -> None:
     group.discard(count=1)
     taken = group.read(10, block_ms=10, retry_ms=1000)
     group.nack(taken[0].offset)
-    group.extend(taken[1].offset, retry_ms=1000)
+    group.extend(taken[1].offset, ack_ms=1000)
     group.ack(taken[1].offset)
     group.seek("last")
     assert group.read(1, block_ms=5, retry_ms=1000) == []

@@ -30,6 +30,7 @@ from headwater import errors
 from headwater.cli.help_text import spelled
 from headwater.cli.main import app
 from headwater.cli.root import bare_root
+from headwater.kernel.declaring import Scope
 from headwater.serve.api.openapi import document
 from headwater.serve.api.problems import status_of
 from headwater.serve.api.table import ROUTES
@@ -37,7 +38,7 @@ from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.calls import PageCall
 from headwater.serve.resp.faults import error_reply
 from headwater.serve.resp.table import COMMANDS
-from headwater.serve.tokens import Grant, Scope
+from headwater.serve.tokens import Grant
 
 FOLDER = Path(__file__).parents[1] / "golden"
 MODULES = [

@@ -38,7 +38,7 @@ def use_group(hw: Headwater, stream: Stream) -> None:
     messages = [m.offset for m in group.read(40, retry_ms=FAR)]
     group.ack(*messages[3:9])
     group.nack(*messages[12:20], delay_ms=FAR)
-    group.extend(*messages[22:25], retry_ms=FAR)
+    group.extend(*messages[22:25], ack_ms=FAR)
     hw.keep(stream.name)
     assert group.info().dead > 0
     group.redrive(5)
