@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 
 import psycopg
 import pytest
@@ -114,7 +115,7 @@ def test_an_outage_is_logged_twice_however_long_it_lasts(caplog: pytest.LogCaptu
 
 
 def test_what_is_logged_of_an_outage_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL)
+    outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL, time.monotonic)
     outage.meet(psycopg.OperationalError("no answer to hush-hush"))
     assert [record.getMessage() for record in caplog.records] == [
         "consumer 'c' is held up, and retries until it works: no answer to ***"
@@ -124,7 +125,7 @@ def test_what_is_logged_of_an_outage_shows_no_secret(caplog: pytest.LogCaptureFi
 def test_a_transaction_that_was_rolled_back_for_another_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL)
+    outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL, time.monotonic)
     for _ in range(20):
         outage.meet(of_postgres("40001"))
         outage.meet(of_postgres("40P01"))

@@ -194,7 +194,7 @@ def test_no_command_builds_json_by_hand() -> None:
 
 def test_text_or_base64_exists_once() -> None:
     assert modules_that_import("base64", ROOT) == {
-        "inputs.py",
+        "kernel/inputs.py",
         "timeline/records.py",  # Roshi's cursors: URL-safe, always
         "serve/timeline/wire.py",  # Roshi's wire: base64 always
         "serve/timeline/lenient.py",  # the same, as Go reads it

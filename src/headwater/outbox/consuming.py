@@ -16,7 +16,6 @@ of a commit is unknown, the position is looked up again before anything else.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
 from headwater.errors import (
@@ -98,7 +97,7 @@ class DatabaseOutage(failures.Outage):
         who: str,
         log: logging.Logger,
         database: Database,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         super().__init__(who, log, clock)
         self._database = database

@@ -11,6 +11,7 @@ was rolled back never is.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ class Streamer:
 
     def _run(self) -> None:
         self._retries = True
-        outage = DatabaseOutage("the streamer", log, self._source.engine)
+        outage = DatabaseOutage("the streamer", log, self._source.engine, time.monotonic)
         reached = False
         while not self._stop.is_set():
             try:
