@@ -87,9 +87,10 @@ def without_async_branches(text: str) -> str:
             lines[node.lineno - 1] = ""
         elif isinstance(node, ast.If) and ast.unparse(node.test) in {"ASYNC", "not ASYNC"}:
             start, end = node.lineno, node.end_lineno or 0
-            if node.orelse:
+            if isinstance(node.test, ast.Name):
                 body_end = node.body[-1].end_lineno or 0
-                start = next(n for n in range(body_end, end) if lines[n].strip() == "else:") + 1
+                rest = (n + 1 for n in range(body_end, end) if lines[n].strip() == "else:")
+                start = next(rest, end)
             for at in range(node.lineno - 1, end):
                 lines[at] = lines[at].removeprefix("    ") if at >= start else ""
     return "".join(lines)
