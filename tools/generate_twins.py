@@ -53,10 +53,9 @@ WORDS = {
 
 def twins() -> Iterator[tuple[Path, Path]]:
     """Yield each generated module after its source."""
-    for source in sorted((ROOT / "src").rglob("aio_*.py")):
-        twin = source.with_name(source.name.removeprefix("aio_"))
-        if twin.exists() and twin.read_text("utf-8").startswith(first_line(source)):
-            yield source, twin
+    for twin in sorted((ROOT / "src").rglob("*.py")):
+        if twin.read_text("utf-8").startswith(FIRST_LINE.partition("{")[0]):
+            yield twin.with_name(f"aio_{twin.name}"), twin
 
 
 def first_line(source: Path) -> str:
