@@ -145,4 +145,4 @@ lock: ## renew requirements.txt: newest releases that pyproject.toml allows, wit
 
 clean: ## remove everything that was made here, except data under .headwater/
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
-	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests tools bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -53,10 +53,9 @@ WORDS = {
 
 def twins() -> Iterator[tuple[Path, Path]]:
     """Yield each generated module after its source."""
-    for source in sorted((ROOT / "src").rglob("aio_*.py")):
-        twin = source.with_name(source.name.removeprefix("aio_"))
-        if twin.exists() and twin.read_text("utf-8").startswith(first_line(source)):
-            yield source, twin
+    for twin in sorted((ROOT / "src").rglob("*.py")):
+        if twin.read_text("utf-8").startswith(FIRST_LINE.partition("{")[0]):
+            yield twin.with_name(f"aio_{twin.name}"), twin
 
 
 def first_line(source: Path) -> str:
@@ -87,9 +86,10 @@ def without_async_branches(text: str) -> str:
             lines[node.lineno - 1] = ""
         elif isinstance(node, ast.If) and ast.unparse(node.test) in {"ASYNC", "not ASYNC"}:
             start, end = node.lineno, node.end_lineno or 0
-            if node.orelse:
+            if isinstance(node.test, ast.Name):
                 body_end = node.body[-1].end_lineno or 0
-                start = next(n for n in range(body_end, end) if lines[n].strip() == "else:") + 1
+                rest = (n + 1 for n in range(body_end, end) if lines[n].strip() == "else:")
+                start = next(rest, end)
             for at in range(node.lineno - 1, end):
                 lines[at] = lines[at].removeprefix("    ") if at >= start else ""
     return "".join(lines)

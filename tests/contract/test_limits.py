@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[Use, Sequence[Any]]] = {
     ),
     "offset of a nack": (lambda s, v: s.group("g").nack(v), NOT_OFFSETS),
     "delay_ms": (lambda s, v: s.group("g").nack(1, delay_ms=v), NOT_SPANS),
-    "ack_ms of an extension": (lambda s, v: s.group("g").extend(1, retry_ms=v), (0, *NOT_SPANS)),
+    "ack_ms of an extension": (lambda s, v: s.group("g").extend(1, ack_ms=v), (0, *NOT_SPANS)),
     "seek": (lambda s, v: s.group("g").seek(v), ("middle", 0, -1, 1.5, None, 2**53)),
     "count of dead letters": (lambda s, v: s.group("g").dead(v), (-1, 1.5, "1", None)),
     "count to discard": (lambda s, v: s.group("g").discard(count=v), (-1, 1.5, "1", None)),

@@ -55,6 +55,17 @@ def test_an_async_twin_stands_beside_what_it_is_the_twin_of() -> None:
     assert alone == WITHOUT_TWIN, "twins are x.py and aio_x.py, in one folder"
 
 
+def test_a_twin_is_generated_or_says_why_it_is_written_twice() -> None:
+    """That a generated one is what its source makes is for ``make check``."""
+    for source in (file for file in files(".py") if file.name.startswith("aio_")):
+        twin = source.with_name(source.name.removeprefix("aio_"))
+        if not twin.exists() or twin.read_text("utf-8").startswith("# Generated from"):
+            continue
+        for file in (source, twin):
+            said = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+            assert "Written twice because" in said, name_of(file)
+
+
 def test_no_module_marks_a_twin_in_another_way() -> None:
     other = re.compile(r"^(a?sync_\w+|\w+_(aio|a?sync))$")
     assert [

@@ -1,17 +1,19 @@
-"""The consumer for asyncio: the same work, on an AsyncEngine and with an async handler."""
+"""The consumer: messages in order, each with its effect on a SQL database exactly once.
+
+Position and effects are one transaction, and the position is compared before it is set. Two
+processes of one name may run at once, and any of them may be killed at any moment.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-
-from headwater.aio import AsyncHeadwater
-from headwater.kernel.handlers import check_async
+from headwater.aio_client import AsyncHeadwater
 from headwater.kernel.inputs import Duration
 from headwater.kernel.stopping import AsyncStopSignal
 from headwater.log.handles import Start
@@ -19,24 +21,61 @@ from headwater.log.topics import TopicStart
 from headwater.outbox import plan
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven
 from headwater.outbox.consumer_shell import ConsumerShell
-from headwater.outbox.consuming import PATIENCE_S
-from headwater.outbox.plan import ConsumerPlan, OnError, OnGap, Streams, TimeSource, engine_of
+from headwater.outbox.consuming import PATIENCE_S, TopicTurn, Turn
+from headwater.outbox.plan import (
+    ConsumerPlan,
+    OnError,
+    OnGap,
+    Streams,
+    TimeSource,
+    engine_of,
+)
 from headwater.sql.driver_errors import naming_missing_rights
-from headwater.store.presence import reporting_async
+
+ASYNC: Final = True  # the twin has what is under else
+
+if ASYNC:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+    from headwater.kernel.handlers import check_async
+    from headwater.store.presence import reporting_async as reporting
+else:
+    from sqlalchemy import AsyncConnection, AsyncEngine
+
+    from headwater.kernel.handlers import check_done
+    from headwater.store.presence import reporting
 
 if TYPE_CHECKING:
     from headwater.outbox.outbox import Outbox
 
 T = TypeVar("T")
 
+# The messages are of the kind that the stream has: Message, or TopicMessage of a topic.
 AsyncHandler: TypeAlias = "Callable[[AsyncConnection, list[Any]], Awaitable[object]]"
 AsyncOnReset: TypeAlias = "Callable[[AsyncConnection, Any], Awaitable[object]]"
 
 
 class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
-    """A consumer for asyncio; Consumer documents each argument and the promises of each method.
+    """Applies the messages of a stream, a topic, or several, to a SQL database, each exactly once.
 
-    A method that is cancelled rolls back the current transaction.
+    ``handler(conn, messages)`` writes its effects through ``conn`` and leaves commit and rollback
+    alone; what it does elsewhere may happen more than once. With several streams it is called for
+    one of them at a time, or is a mapping with a handler for each. Of a topic, given as an object,
+    it is called for one partition at a time, with messages that know theirs; each partition has
+    its own position. ``name`` says whose position it is: processes that share it share the work,
+    and the log keeps what it still needs. When the handler raises, its batch is rolled back and
+    retried. An async method that is cancelled rolls back the current transaction.
+
+    batch       at most this many messages at a time
+    start       where a new consumer begins: "first", "last", an offset, or a datetime
+    on_error    what happens when the handler has failed ``attempts`` times, with a pause of
+                ``backoff_ms`` that doubles each time: "stop" raises PoisonedBatch; "skip" finds the
+                message that fails, writes it to the stream ``<stream>.<name>.dead``, and continues
+    on_gap      what happens when messages were evicted or lost before it had them: "stop" raises
+                GapError, "skip" skips and logs them
+    on_reset    ``on_reset(conn, state)`` replaces the state; see headwater.outbox.write_reset
+    steps       is called with the name of every step, for tests that stop it there
+    time_source where its time comes from, for tests; the module ``time`` if not said
     """
 
     def __init__(
@@ -57,28 +96,38 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
         steps: Callable[[str], None] | None = None,
         time_source: TimeSource | None = None,
     ) -> None:
-        self._engine = engine_of(
-            outbox, AsyncEngine, "an AsyncConsumer", "make one with create_async_engine"
-        )
+        self._engine = engine_of(outbox, AsyncEngine)
         plan = ConsumerPlan(
             *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
             *(on_gap, on_reset is not None, time_source or time),
         )
         one_server = hw.store.kind != "cluster"
         super().__init__(plan, stream, handler, on_reset, steps, one_server=one_server)
-        for each in self._handlers.values():
-            check_async(each)
+        if ASYNC:
+            for each in self._handlers.values():
+                check_async(each)
         self._store = hw.store
+        self._stopped = False
         self._stop = AsyncStopSignal()
         self._alone = asyncio.Lock()
 
     async def run_once(self) -> int:
-        """Apply the next batch of each stream; returns how many messages were handled."""
+        """Apply the next batch of each stream; returns how many messages were handled.
+
+        0 means that there was nothing left. Raises GapError, PoisonedBatch, LostFuture,
+        PositionLost, CheckpointRemoved, TransactionEnded, NotCreated, and errors of the store or
+        the database.
+        """
         return sum([await self._do(turn.run_once()) for turn in self._turns.values()])
 
     async def run(self) -> None:
-        """Apply what is there and what comes, until ``stop``."""
-        async with reporting_async(self._store, self._report):
+        """Apply what is there and what comes, until ``stop``.
+
+        New messages are applied within milliseconds. Retries while the store or the database
+        restarts, and logs once that it does. Raises what run_once raises when waiting would not
+        help.
+        """
+        async with reporting(self._store, self._report):
             await self._run()
 
     async def _run(self) -> None:
@@ -87,17 +136,35 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
         first, *others = self._turns.values()
         if not others:
             return await self._do(first.run())
-        runs = [asyncio.ensure_future(self._do(turn.run())) for turn in (first, *others)]
-        try:
-            await asyncio.gather(*runs)
-        finally:
-            for run in runs:
-                run.cancel()
-            await asyncio.gather(*runs, return_exceptions=True)
+        if ASYNC:
+            tasks = [asyncio.ensure_future(self._do(turn.run())) for turn in (first, *others)]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        else:
+            with ThreadPoolExecutor(len(self._turns), "headwater-consumer") as pool:
+                runs = [pool.submit(self._run_beside, turn) for turn in (first, *others)]
+                try:
+                    for run in runs:
+                        run.result()
+                except BaseException:
+                    self._stop.set()
+                    raise
+                finally:
+                    # The others were stopped because one failed; the next run continues.
+                    wait(runs)
+                    self._stop = AsyncStopSignal()
         return None
 
     def stop(self) -> None:
-        """Ask ``run`` to return after the current batch."""
+        """Ask ``run`` to return after the current batch, within half a second when it is waiting.
+
+        May be called from any thread and from a signal handler. A stopped consumer stays stopped.
+        """
+        self._stopped = True
         self._stop.set()
 
     async def lag(self) -> int:
@@ -112,24 +179,58 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
     async def seek(
         self, position: TopicStart, *, stream: str | None = None
     ) -> int | dict[int, int]:
-        """Set where to continue, whatever it was; returns the offset."""
+        """Set where to continue, whatever it was; returns the offset, of a topic by partition.
+
+        ``stream`` says which, when there are several, or names a partition as "rides/3". For a
+        topic ``position`` may be a mapping from partitions to positions. Effects that are committed
+        stay: the caller brings the state to what it was at that position. A process of this
+        consumer that runs elsewhere follows with its next batch, or within about two seconds when
+        it is waiting.
+        """
         return await self._do(self._seek(position, stream))
 
     async def dead(self, count: int = 100, *, max_bytes: int | None = None) -> list[ConsumerLetter]:
-        """Return the oldest dead letters of all its streams, with their causes; they stay there."""
+        """Return the oldest dead letters of all its streams, with their causes; they stay there.
+
+        There are no more once they have ``max_bytes``.
+        """
         return await self._do(self._dead(count, max_bytes))
 
     async def redrive(self) -> ConsumerRedriven:
-        """Handle the dead letters that there are now again, in order, each exactly once."""
+        """Handle the dead letters that there are now again, in order, each exactly once.
+
+        The handler gets each as the message that it was, after messages that came later. One that
+        fails ``attempts`` times again stays a dead letter; the others are evicted. May run beside
+        processes of this consumer. Raises what run_once raises.
+        """
         return await self._do(self._redrive())
 
     async def discard(self, up_to: int | None = None, *, stream: str | None = None) -> int:
-        """Drop the dead letters that there are now for good; returns how many."""
+        """Drop the dead letters that there are now for good; returns how many.
+
+        ``up_to`` is an offset among the letters of one stream, which ``stream`` names when there
+        are several, or when it is a partition, as "rides/3". What SQL notes of them goes first:
+        whoever is killed in between leaves nothing that is handled. May run beside processes of
+        this consumer. Raises LostFuture, PositionLost, NotCreated, and errors of the store or the
+        database.
+        """
         return await self._do(self._discard(up_to, stream))
 
     async def remove(self) -> bool:
-        """Forget the consumer, so that retention waits no longer; returns whether it existed."""
+        """Forget the consumer, so that retention waits no longer; returns whether it existed.
+
+        A process of this consumer that still runs ends with CheckpointRemoved.
+        """
         return sum([await self._do(turn.remove()) for turn in self._turns.values()]) > 0
+
+    if not ASYNC:
+
+        def _run_beside(self, turn: Turn | TopicTurn) -> None:
+            try:
+                self._do(turn.run())
+            except BaseException:
+                self._stop.set()
+                raise
 
     # ── Doing what the work asks for ─────────────────────────────────────────────────────────
 
@@ -155,7 +256,7 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
             case plan.Ask(operation):
                 return await self._store.run(operation, self._patience_s)
             case plan.Pause(seconds):
-                return await self._stop.wait(seconds)
+                return self._stopped or await self._stop.wait(seconds)
             case plan.Transact(inner, alone):
                 # One at a time: a handler need not care how many streams there are.
                 async with self._alone if alone else nullcontext(), self._engine.begin() as conn:
@@ -169,8 +270,18 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
                 with naming_missing_rights(self._engine):
                     return (await conn.execute(statement, values)).rowcount
             case plan.Handle(stream, messages):
-                return await self._handlers[stream](conn, messages)
+                result = await self._handlers[stream](conn, messages)
+                if not ASYNC:
+                    check_done(result)
+                return result
             case plan.Restore(stream, state):
-                return await self._resetters[stream](conn, state)
+                result = await self._resetters[stream](conn, state)
+                if not ASYNC:
+                    check_done(result)
+                return result
             case plan.InspectTransaction():
-                return plan.transaction_state(conn.sync_connection)
+                if ASYNC:  # noqa: SIM108  the generator takes statements
+                    plain = conn.sync_connection
+                else:
+                    plain = conn
+                return plan.transaction_state(plain)

@@ -1,3 +1,4 @@
+# Generated from aio_consumer_loop.py by `make twins`, which renews it: change that file.
 """The consumer: messages in order, each with its effect on a SQL database exactly once.
 
 Position and effects are one transaction, and the position is compared before it is set. Two
@@ -23,9 +24,16 @@ from headwater.log.handles import Start
 from headwater.log.topics import TopicStart
 from headwater.outbox import plan
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven
-from headwater.outbox.consumer_shell import ConsumerShell, TopicTurn
-from headwater.outbox.consuming import PATIENCE_S, Turn
-from headwater.outbox.plan import ConsumerPlan, OnError, OnGap, Streams, TimeSource, engine_of
+from headwater.outbox.consumer_shell import ConsumerShell
+from headwater.outbox.consuming import PATIENCE_S, TopicTurn, Turn
+from headwater.outbox.plan import (
+    ConsumerPlan,
+    OnError,
+    OnGap,
+    Streams,
+    TimeSource,
+    engine_of,
+)
 from headwater.sql.driver_errors import naming_missing_rights
 from headwater.store.presence import reporting
 
@@ -46,9 +54,9 @@ class Consumer(ConsumerShell[Handler, OnReset]):
     alone; what it does elsewhere may happen more than once. With several streams it is called for
     one of them at a time, or is a mapping with a handler for each. Of a topic, given as an object,
     it is called for one partition at a time, with messages that know theirs; each partition has
-    its own position. ``name`` says whose position it
-    is: processes that share it share the work, and the log keeps what it still needs. When the
-    handler raises, its batch is rolled back and retried.
+    its own position. ``name`` says whose position it is: processes that share it share the work,
+    and the log keeps what it still needs. When the handler raises, its batch is rolled back and
+    retried. An async method that is cancelled rolls back the current transaction.
 
     batch       at most this many messages at a time
     start       where a new consumer begins: "first", "last", an offset, or a datetime
@@ -80,9 +88,7 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         steps: Callable[[str], None] | None = None,
         time_source: TimeSource | None = None,
     ) -> None:
-        self._engine = engine_of(
-            outbox, Engine, "a Consumer", "with an AsyncEngine use AsyncConsumer"
-        )
+        self._engine = engine_of(outbox, Engine)
         plan = ConsumerPlan(
             *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
             *(on_gap, on_reset is not None, time_source or time),
@@ -101,7 +107,7 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         PositionLost, CheckpointRemoved, TransactionEnded, NotCreated, and errors of the store or
         the database.
         """
-        return sum(self._do(turn.run_once()) for turn in self._turns.values())
+        return sum([self._do(turn.run_once()) for turn in self._turns.values()])
 
     def run(self) -> None:
         """Apply what is there and what comes, until ``stop``.
@@ -143,7 +149,7 @@ class Consumer(ConsumerShell[Handler, OnReset]):
 
     def lag(self) -> int:
         """Count the offsets from the position to the end of the stream."""
-        return sum(self._do(turn.lag()) for turn in self._turns.values())
+        return sum([self._do(turn.lag()) for turn in self._turns.values()])
 
     def positions(self) -> dict[str, int | None]:
         """Return the offset needed next of each stream, as committed; None before the first run."""
@@ -193,7 +199,7 @@ class Consumer(ConsumerShell[Handler, OnReset]):
 
         A process of this consumer that still runs ends with CheckpointRemoved.
         """
-        return sum(self._do(turn.remove()) for turn in self._turns.values()) > 0
+        return sum([self._do(turn.remove()) for turn in self._turns.values()]) > 0
 
     def _run_beside(self, turn: Turn | TopicTurn) -> None:
         try:
@@ -240,8 +246,13 @@ class Consumer(ConsumerShell[Handler, OnReset]):
                 with naming_missing_rights(self._engine):
                     return conn.execute(statement, values).rowcount
             case plan.Handle(stream, messages):
-                return check_done(self._handlers[stream](conn, messages))
+                result = self._handlers[stream](conn, messages)
+                check_done(result)
+                return result
             case plan.Restore(stream, state):
-                return check_done(self._resetters[stream](conn, state))
+                result = self._resetters[stream](conn, state)
+                check_done(result)
+                return result
             case plan.InspectTransaction():
-                return plan.transaction_state(conn)
+                plain = conn
+                return plan.transaction_state(plain)

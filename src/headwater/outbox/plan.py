@@ -276,10 +276,13 @@ def one_of(names: tuple[str, ...], name: str | None) -> str:
     return meant
 
 
-def engine_of(outbox: Any, kind: type[E], who: str, cure: str) -> E:
+def engine_of(outbox: Any, kind: type[E]) -> E:
     """Return the engine of an outbox, or the engine that was given; raises InvalidInput."""
     engine = outbox if isinstance(outbox, AsyncEngine) else getattr(outbox, "engine", outbox)
     if not isinstance(engine, kind):
+        who, cure = "a Consumer", "with an AsyncEngine use AsyncConsumer"
+        if kind is AsyncEngine:
+            who, cure = "an AsyncConsumer", "make one with create_async_engine"
         raise InvalidInput(
             f"{who} needs an Outbox on an {kind.__name__}, or that engine, not a "
             f"{type(outbox).__name__}; {cure}"

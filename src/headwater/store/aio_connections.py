@@ -2,6 +2,8 @@
 
 They belong to one event loop. A task that waits for a reply may be cancelled: its connection is
 closed then, so that no call ever gets the reply of another.
+
+Written twice because the transports differ: sockets that block, and streams of an event loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Intercepted calls of an async store; see interception.py."""
+"""Intercepted calls of an async store; see interception.py.
+
+Written twice because that module also has what both kinds of connections share.
+"""
 
 from __future__ import annotations
 

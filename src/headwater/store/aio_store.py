@@ -1,6 +1,9 @@
 """The async store: the same operations and the same recovery, without blocking the event loop.
 
 A store belongs to the event loop it was opened in; its tasks may all use it at once.
+
+Written twice because a call is cut short in other ways: by an exception in its thread, or by
+cancelling its task, of which thousands may end at once.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 They report what the caller must know: it was not sent whole (Unsent, so it did not happen), the
 server answered, or the connection broke after sending.
+
+Written twice because the transports differ: sockets that block, and streams of an event loop.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A program may install, for the address of a store, an interceptor that decides w
 command. It is looked up once, when a client connects: a client of any other store uses its
 connections directly, at no cost. Only calls of this process are intercepted, and none of those that
 share a pipe.
+
+Written twice because this module also has what both kinds of connections share.
 """
 
 from __future__ import annotations

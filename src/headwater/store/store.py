@@ -3,6 +3,9 @@
 A store is safe to share between threads: every call takes a connection for itself. It loads the
 function library again when the server lost it, waits for a failover or a restart to end, and never
 sends a call twice unless that is harmless.
+
+Written twice because a call is cut short in other ways: by an exception in its thread, or by
+cancelling its task, of which thousands may end at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Runners of timed jobs for asyncio: the same promises, with tasks in the place of threads."""
+"""Runners of timed jobs for asyncio: the same promises, with tasks in the place of threads.
+
+Written twice because runs are threads or tasks, which end in other ways.
+"""
 
 from __future__ import annotations
 

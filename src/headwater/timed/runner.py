@@ -10,6 +10,8 @@
 The time is that of the store. A test gives a clock of its own, ``TimedRunner(hw, clock=now_ms)``,
 any function that returns milliseconds since 1970, and calls ``run_due``, which runs what is due
 by then and returns.
+
+Written twice because runs are threads or tasks, which end in other ways.
 """
 
 from __future__ import annotations

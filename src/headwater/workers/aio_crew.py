@@ -1,4 +1,7 @@
-"""A crew of tasks: as ``crew``, for asyncio. When it is cancelled, it returns all that it holds."""
+"""A crew of tasks: as ``crew``, for asyncio. When it is cancelled, it returns all that it holds.
+
+Written twice because threads and tasks differ: they are stopped and cancelled in other ways.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A message is acknowledged after its handler returned. As long as this worker has it, its deadline is
 extended, however long its handler takes, up to a limit if it has one. When the store is down, the
 crew retries until it is back.
+
+Written twice because threads and tasks differ: they are stopped and cancelled in other ways.
 """
 
 from __future__ import annotations

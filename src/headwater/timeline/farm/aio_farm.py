@@ -2,6 +2,8 @@
 
 It belongs to the event loop it is first used in; the tasks of that loop may all use it at once.
 Farm runs it for programs without an event loop, and its docstrings say what each method promises.
+
+Written twice because Farm has no calls of its own: clusters are called by tasks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Farm: the farm for programs without an event loop; runs AsyncFarm on a thread of its own."""
+"""Farm: the farm for programs without an event loop; runs AsyncFarm on a thread of its own.
+
+Written twice because it has no calls of its own: clusters are called by tasks, also from threads.
+"""
 
 from __future__ import annotations
 
