@@ -20,8 +20,8 @@ from headwater.log.handles import Start
 from headwater.log.topics import TopicStart
 from headwater.outbox import plan
 from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerRedriven
-from headwater.outbox.consumer_shell import ConsumerShell
-from headwater.outbox.consuming import PATIENCE_S, TopicTurn, Turn
+from headwater.outbox.consumer_shell import ConsumerShell, TopicTurn
+from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
     ConsumerPlan,
     OnError,
