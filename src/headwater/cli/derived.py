@@ -7,9 +7,10 @@ name is an option.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import MISSING
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -64,21 +65,32 @@ def _command(operation: Declared, opened: Opened) -> Callable[..., None]:
             for one in operation.parameters
             if words[one.called] is not None or not one.optional
         }
-        with opened(store, *names) as target:
+        with opening(operation, opened)(store, *names) as target:
             for one in operation.parameters:
                 if isinstance(given.get(one.called), options.Steps):
                     here = target.info().next
                     given[one.called] = options.from_here(given[one.called], here)
             if operation.row.asks:
                 facts = dict(zip(keys, names, strict=True))
-                confirm(operation.row.asks.format(info=_Sums(target.info()), **facts), yes)
+                confirm(
+                    operation.row.asks.format(
+                        info=_Sums(state_of(operation.kind, target)), **facts
+                    ),
+                    yes,
+                )
             value = operation.call(target, given)
             answer(operation, names, value, as_json)
 
-    parameters = [_named(key, at) for at, key in enumerate(keys)]
+    return signed(run, operation, {"yes": Yes} if operation.row.asks else {})
+
+
+def signed(
+    run: Callable[..., None], operation: Declared, flags: Mapping[str, Any]
+) -> Callable[..., None]:
+    """Return a function as a command: its parameters are those of an operation, and flags."""
+    parameters = [_named(key, at) for at, key in enumerate(operation.kind.keys)]
     parameters += [_parameter(one) for one in operation.parameters]
-    if operation.row.asks:
-        parameters.append(_keyword("yes", Yes, False))
+    parameters += [_keyword(name, flag, False) for name, flag in flags.items()]
     parameters += [_keyword("store", StoreUrl, None), _keyword("as_json", AsJson, False)]
     run.__name__, run.__doc__ = operation.id, operation.description
     run.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -90,6 +102,22 @@ def answer(operation: Declared, names: Sequence[str], value: Any, as_json: bool)
     """Print what an operation on the object of that address returned."""
     made = reply(operation, names, value)
     output.answer(made, sentence(operation, names, value), as_json)
+
+
+def opening(operation: Declared, opened: Opened) -> Opened:
+    """Return what opens the object of an operation, which need not exist if it may create it."""
+    return partial(_opened, operation.kind) if operation.row.creates else opened
+
+
+@contextmanager
+def _opened(kind: Kind, url: str | None, *names: str) -> Iterator[Any]:
+    with options.connected(url) as hw:
+        yield kind.open(hw, *names)
+
+
+def state_of(kind: Kind, target: Any) -> Any:
+    """Return the state of an object; of one with partitions, of each."""
+    return getattr(target, kind.state)()
 
 
 class _Sums:
@@ -129,7 +157,7 @@ def _parameter(parameter: Parameter) -> inspect.Parameter:
     metavar, help = _ARGUMENTS.get(says.shape, (says.metavar or None, says.help))
     if says.shape in _ARGUMENTS:
         kind = str
-    if parameter.variadic:
+    if parameter.variadic or says.shape is Shape.TEXTS:
         note: Any = typer.Argument(metavar=metavar, help=says.help or help, show_default=False)
         return _keyword(parameter.called, Annotated[list[str], note], MISSING)
     if not parameter.keyword and parameter.required:

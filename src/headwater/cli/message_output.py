@@ -1,8 +1,8 @@
-"""Messages of streams and of topics as tables, lines, JSON, or in a user's own form."""
+"""Messages of streams, topics and queues as tables, lines, JSON, or in a user's own form."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from headwater import views
@@ -11,6 +11,7 @@ from headwater.cli.line_format import Format
 
 if TYPE_CHECKING:
     from headwater.log.types import Message, TopicMessage
+    from headwater.queue.types import QueueItem
     from headwater.views.streams import GoneView
 
 Found: TypeAlias = "Message | TopicMessage | GoneView"
@@ -76,3 +77,24 @@ def _show_line(found: Found) -> None:
         line.append(f"{output.readable(headers)}  ", "dim")
     line.append(value)
     output.console().print(line, soft_wrap=True)
+
+
+def show_items(items: list[QueueItem], as_json: bool, time: str, nothing: str) -> None:
+    """Print messages as they are stored in a queue; ``time`` says what their time is."""
+    columns: dict[str, Callable[[QueueItem], object]] = {
+        "id": lambda item: item.id,
+        "priority": lambda item: item.priority,
+        "attempt": lambda item: item.attempt,
+        "pushed": lambda item: output.time_text(item.pushed_ms),
+        time: lambda item: output.time_text(item.due_ms or 0),
+    }
+    if any(item.headers for item in items):
+        columns["headers"] = lambda item: output.headers_text(item.headers)
+    columns["value"] = lambda item: item.value
+    if any(item.cause for item in items):
+        columns["cause"] = lambda item: item.cause and str(item.cause)
+    # Behind the five above: what may be long, and wraps.
+    fold = len(columns) - 5
+    output.show_list(
+        items, views.queues.QueueMessageView.of, columns, as_json, nothing=nothing, fold=fold
+    )

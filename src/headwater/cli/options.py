@@ -117,6 +117,15 @@ OnePartition = Annotated[
     int | None,
     typer.Option("--partition", "-p", min=0, metavar="P", help="Only this partition."),
 ]
+QueueName = Annotated[
+    str,
+    typer.Argument(
+        metavar="QUEUE",
+        help="Name of the queue.",
+        show_default=False,
+        autocompletion=completing.queues,
+    ),
+]
 GroupName = Annotated[
     str,
     typer.Argument(
@@ -198,6 +207,13 @@ def queue_of(hw: Headwater, name: str) -> Queue:
     if not queue.stats().exists:
         raise UnknownQueue(name, similar(name, hw.queues()))
     return queue
+
+
+@contextmanager
+def known_queue(url: str | None, name: str) -> Iterator[Queue]:
+    """Yield a queue that exists; raises UnknownQueue, as most often the name is mistyped."""
+    with connected(url) as hw:
+        yield queue_of(hw, name)
 
 
 @contextmanager

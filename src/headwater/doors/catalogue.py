@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
-from headwater.errors import HeadwaterError, UnknownGroup, UnknownTopic
+from headwater.errors import HeadwaterError, UnknownGroup, UnknownQueue, UnknownTopic
 from headwater.kernel.declaring import Param, Row, row_of
 from headwater.log.reading import partitions_of
 from headwater.store.call import Operation
@@ -30,6 +30,7 @@ class Kind:
     ``path`` holds a parameter for each name of an address. ``module`` and ``name`` are those of the
     class for threads; the one for asyncio is ``AsyncName`` in ``aio_module``. ``open`` takes either
     client. ``check`` refuses an address that does not exist, where opening would create it.
+    ``state`` is the method that returns the state of an object.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Kind:
     open: Callable[..., Any]
     unknown: Callable[..., HeadwaterError]
     check: Callable[..., Operation[None]] | None = None
+    state: str = "info"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -214,7 +216,18 @@ TOPIC_GROUP: Final = Kind(
     lambda topic, group: UnknownGroup(topic, group, topic=topic),
     _topic_exists,
 )
-KINDS: Final = (GROUP, TOPIC_GROUP)
+QUEUE: Final = Kind(
+    "queue",
+    "/v1/queues/{queue}",
+    "queue",
+    "Q",
+    "headwater.queue.queue",
+    "Queue",
+    lambda hw, queue: hw.queue(queue),
+    UnknownQueue,
+    state="stats",
+)
+KINDS: Final = (GROUP, TOPIC_GROUP, QUEUE)
 
 
 @cache

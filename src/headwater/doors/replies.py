@@ -51,6 +51,7 @@ def sentence(operation: Declared, names: Sequence[str], value: Any) -> str:
     if row.result:
         facts[row.result] = shown(value)
     else:
+        facts["record"] = value
         facts |= {name: shown(getattr(value, name)) for name in _fields(operation.returns)}
     return (row.says if value or not row.says_not else row.says_not).format(**facts)
 

@@ -38,6 +38,7 @@ class Shape(enum.Enum):
     OFFSETS_BY_PARTITION = "offsets by partition"
     POSITION = "position"
     POSITION_BY_PARTITION = "position by partition"
+    TEXTS = "texts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,9 @@ class Row:
     ``http`` is the method and the last part of the path, ``command`` the name in the command line,
     ``resp`` the name in RESP; each is made by rule where it is not given. ``asks`` is the question
     before the command line does it; it may name fields of ``info()``. ``known`` operations are
-    refused for an object that does not exist, although the library would create it. A ``must``
-    that returns False is refused, too. ``absent`` gives the reason why a door does not have it, and
+    refused for an object that does not exist, although the library would create it; the command
+    line refuses all that do not say that they may be the first, by ``creates``. A ``must`` that
+    returns False is refused, too. ``absent`` gives the reason why a door does not have it, and
     ``override`` names the doors in which it is written by hand.
     """
 
@@ -81,6 +83,7 @@ class Row:
     asks: str = ""
     known: bool = False
     must: bool = False
+    creates: bool = False
     absent: Mapping[str, str] = field(default_factory=dict)
     override: tuple[str, ...] = ()
 

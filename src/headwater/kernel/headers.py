@@ -30,7 +30,7 @@ MAX_RESERVED_BYTES: Final = 5120
 # The id of the row of an outbox that a message comes from, in decimal digits.
 OUTBOX_ID: Final = "hw.outbox-id"
 
-GivenHeaders: TypeAlias = "Mapping[str, bytes | str]"
+GivenHeaders: TypeAlias = Mapping[str, bytes | str]
 
 _NAME = re.compile(rf"[!-~]{{1,{MAX_HEADER_NAME_BYTES}}}")
 _encode = msgspec.msgpack.Encoder().encode

@@ -22,7 +22,7 @@ from headwater.kernel.declaring import Param, Shape
 
 One = TypeVar("One")
 # A span of time: a number of milliseconds, or a timedelta.
-Duration: TypeAlias = "int | dt.timedelta"
+Duration: TypeAlias = int | dt.timedelta
 # The same, or a text such as "500ms", "30s", "5m", "12h", "7d", "2w".
 Span: TypeAlias = "int | dt.timedelta | str"
 
@@ -267,10 +267,33 @@ class Rate(NamedTuple):
 
 _Most: TypeAlias = Annotated[
     int | None,
-    Param("At most so many messages are with consumers.", least=1, most=MAX_IN_FLIGHT),
+    Param(
+        "At most so many messages are with consumers at once.",
+        least=1,
+        most=MAX_IN_FLIGHT,
+        metavar="N",
+        word="INFLIGHT",
+    ),
+]
+_MostPerKey: TypeAlias = Annotated[
+    int | None,
+    Param(
+        "At most so many messages of one tag are with consumers at once.",
+        least=1,
+        most=MAX_IN_FLIGHT,
+        metavar="N",
+        word="INFLIGHTPERKEY",
+    ),
 ]
 _PerTime: TypeAlias = Annotated[
-    str | None, Param("How many are delivered per time: 100/s, 10/m or 100/s burst 20.")
+    str | None,
+    Param(
+        "How many are delivered per time, retries included: 100/s, '100/s burst 20', 10/m.",
+        metavar="RATE",
+    ),
+]
+_PerTimeAndKey: TypeAlias = Annotated[
+    str | None, Param("The same for the messages of one tag.", metavar="RATE")
 ]
 
 
@@ -285,9 +308,9 @@ class Limits:
     """
 
     max_in_flight: _Most = None
-    max_in_flight_per_key: _Most = None
+    max_in_flight_per_key: _MostPerKey = None
     rate: _PerTime = None
-    rate_per_key: _PerTime = None
+    rate_per_key: _PerTimeAndKey = None
 
     def __post_init__(self) -> None:
         for name in ("max_in_flight", "max_in_flight_per_key"):

@@ -214,14 +214,12 @@ class Group(Generic[D]):
         """Remove the group; retention no longer waits for it. Returns whether it existed."""
         return self._run(grouping.remove(self._handle))
 
-    @operation(
-        Scope.ADMIN, "before", known=True, http="PUT limits", override=("command line", "RESP")
-    )
+    @operation(Scope.ADMIN, "before", known=True, http="PUT limits", override=("command line",))
     def limit(self, limits: Limits) -> Limits:
-        """Set what the group may deliver, to all members; returns the limits before.
+        """Set all limits of the group; one that is not given is removed. Returns those before.
 
-        ``Limits`` says what each means; what it does not limit is not limited any more. They apply
-        from now on, also to messages that members already have.
+        ``Limits`` says what each means. They apply to all members from now on, also to messages
+        that members already have.
         """
         return self._run(grouping.limit(self._handle, limits))
 

@@ -320,7 +320,7 @@ class TopicGroup(Generic[D]):
 
     @across(Group.limit)
     def limit(self, limits: Limits) -> Limits:
-        """Set what the group may deliver of each tag, to all members; returns the limits before.
+        """Set all limits of each tag; one that is not given is removed. Returns those before.
 
         Raises InvalidInput for limits in all, which cannot be enforced: partitions may be on
         several servers.

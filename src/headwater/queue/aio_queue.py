@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Generic, Unpack
+from typing import TYPE_CHECKING, Final, Generic, Unpack
 
 from headwater.kernel.codecs import D
-from headwater.kernel.failures import Failure, LetterFilter
+from headwater.kernel.declaring import Scope, operation
+from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.headers import GivenHeaders
-from headwater.kernel.inputs import Duration, Limits, deadline, needed_deadline
+from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
 from headwater.queue import dead_letters, inspecting, moving, settling, upkeep
 from headwater.queue.dead_letters import OneQueueLetter
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import DEDUPE_MS, MAX_LETTERS
 from headwater.queue.moving import HeadersOfMany
-from headwater.queue.settling import Deliveries
+from headwater.queue.settling import GivenDeliveries, GivenMessages
 from headwater.queue.types import (
-    Backoff,
     Delivery,
+    GivenAttempts,
+    GivenBackoff,
+    GivenBackoffMs,
+    LongestBackoffMs,
     QueueItem,
     QueueSettings,
     QueueStats,
@@ -28,6 +32,10 @@ from headwater.store.call import Pace
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
     from headwater.workers.aio_queue_worker import AsyncHandler, AsyncQueueWorker, WorkerOptions
+
+
+# Their shape differs from door to door.
+_BY_HAND: Final = ("command line", "HTTP", "RESP")
 
 
 class AsyncQueue(Generic[D]):
@@ -42,6 +50,7 @@ class AsyncQueue(Generic[D]):
     def __repr__(self) -> str:
         return f"AsyncQueue({self.name!r})"
 
+    @operation(Scope.WRITE, "id", http="POST messages", override=_BY_HAND)
     async def push(
         self,
         value: D | str,
@@ -115,6 +124,7 @@ class AsyncQueue(Generic[D]):
             )
         )
 
+    @operation(Scope.WRITE, "deliveries", override=_BY_HAND)
     async def pop(
         self,
         count: int = 1,
@@ -136,16 +146,18 @@ class AsyncQueue(Generic[D]):
         found = await self._run(moving.pop(self._handle, count, ack_ms, block_ms, max_bytes))
         return self._handle.decoded(found)
 
-    async def ack(self, *deliveries: Deliveries) -> int:
-        """Acknowledge deliveries, or receipts, or iterables of them.
+    @operation(Scope.WRITE, "acked", says="acknowledged {acked:message}")
+    async def ack(self, *deliveries: GivenDeliveries) -> int:
+        """Acknowledge messages: they are done. Returns how many were still this consumer's.
 
-        Returns how many messages were still this consumer's. A delivery whose deadline is over, or
-        that was acknowledged or returned before, counts 0 and changes nothing, even if another
-        consumer has the message by now.
+        They are given as deliveries, or receipts, or iterables of them. A delivery whose deadline
+        is over, or that was acknowledged or returned before, counts 0 and changes nothing, even if
+        another consumer has the message by now.
         """
         return await self._run(settling.ack(self._handle, deliveries))
 
-    async def nack(self, *deliveries: Deliveries, delay_ms: Duration = 0) -> int:
+    @operation(Scope.WRITE, "nacked", says="returned {nacked:message}")
+    async def nack(self, *deliveries: GivenDeliveries, delay_ms: DelayMs = 0) -> int:
         """Return messages as failed; returns how many were still this consumer's.
 
         They are redelivered after ``delay_ms`` or the queue's back-off, whichever is longer; or
@@ -160,31 +172,34 @@ class AsyncQueue(Generic[D]):
         """
         return await self._run(settling.fail(self._handle, failures))
 
-    async def bury(self, *deliveries: Deliveries, error: BaseException | str | None = None) -> int:
+    @operation(Scope.WRITE, "buried", says="gave up {buried:message}")
+    async def bury(self, *deliveries: GivenDeliveries, error: GivenCause = None) -> int:
         """Make dead letters of messages at once, whatever their attempts; returns how many.
 
         ``error`` says why; its type and the first 1000 characters of its text are kept.
         """
         return await self._run(settling.bury(self._handle, deliveries, error))
 
-    async def release(self, *deliveries: Deliveries) -> int:
-        """Return messages untried: they are redelivered at once; the attempt does not count."""
+    @operation(Scope.ADMIN, "released", says="released {released:message}")
+    async def release(self, *deliveries: GivenDeliveries) -> int:
+        """Return messages untried: they are redelivered at once; the attempt does not count.
+
+        A consumer that works on one continues with it: its ack then changes nothing. Returns how
+        many messages were still held.
+        """
         return await self._run(settling.release(self._handle, deliveries))
 
-    async def extend(
-        self,
-        *deliveries: Deliveries,
-        ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
-    ) -> int:
-        """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
-        held_ms = needed_deadline(ack_ms, retry_ms)
-        return await self._run(settling.extend(self._handle, deliveries, held_ms))
+    @operation(Scope.WRITE, "extended", says="extended {extended:message}")
+    async def extend(self, *deliveries: GivenDeliveries, ack_ms: AckMs) -> int:
+        """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
+        return await self._run(settling.extend(self._handle, deliveries, ack_ms))
 
+    @operation(Scope.READ, http="GET", override=_BY_HAND)
     async def stats(self) -> QueueStats:
         """Return the state of the queue: counts, rates, settings."""
         return await self._run(inspecting.stats(self._handle))
 
+    @operation(Scope.READ, "messages", http="GET messages", override=_BY_HAND)
     async def peek(
         self, count: int = 10, *, state: State = "ready", max_bytes: int | None = None
     ) -> list[QueueItem]:
@@ -209,41 +224,47 @@ class AsyncQueue(Generic[D]):
                 if not states or item.state in states:
                     yield item
 
+    @operation(Scope.ADMIN, says="{record}", creates=True)
     async def configure(
         self,
         *,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-        backoff_ms: Duration | None = None,
-        longest_backoff_ms: Duration | None = None,
+        max_attempts: GivenAttempts = None,
+        backoff: GivenBackoff = None,
+        backoff_ms: GivenBackoffMs = None,
+        longest_backoff_ms: LongestBackoffMs = None,
     ) -> QueueSettings:
-        """Set how often messages are tried and the delay in between; None leaves it.
+        """Set how often messages are tried and the delay in between; returns what is in force.
 
-        After ``max_attempts`` deliveries without an ack (0: no limit) a message becomes a dead
-        letter. ``backoff`` is "none", "fixed" or "exponential"; each message is delayed for a
-        random part of it, between half and all. This applies to every consumer, from now on.
+        What is not given stays as it is. After ``max_attempts`` deliveries without an ack (0: no
+        limit) a message becomes a dead letter. ``backoff`` is "none", "fixed" or "exponential";
+        each message is delayed for a random part of it, between half and all. This applies to
+        every consumer, from now on.
         """
         return await self._run(
             upkeep.configure(self._handle, max_attempts, backoff, backoff_ms, longest_backoff_ms)
         )
 
+    @operation(Scope.ADMIN, "before", http="PUT limits", creates=True, override=("command line",))
     async def limit(self, limits: Limits) -> Limits:
-        """Set what the queue may deliver, to all consumers; returns the limits before.
+        """Set all limits of the queue; one that is not given is removed. Returns those before.
 
-        ``Limits`` says what each means; what it does not limit is not limited any more. Messages of
-        a queue have no key: raises InvalidInput for limits per key.
+        ``Limits`` says what each means; they apply to all consumers. Messages of a queue have no
+        key: raises InvalidInput for limits per key.
         """
         return await self._run(upkeep.limit(self._handle, limits))
 
+    @operation(Scope.ADMIN, "changed", says="paused", says_not="paused already")
     async def pause(self) -> bool:
         """Deliver nothing until ``resume``; pushes and acks work. Returns whether it changed."""
         return await self._run(upkeep.pause(self._handle, True))
 
+    @operation(Scope.ADMIN, "changed", says="runs", says_not="runs already")
     async def resume(self) -> bool:
         """Deliver messages again; returns whether the queue was paused."""
         return await self._run(upkeep.pause(self._handle, False))
 
-    async def promote(self, messages: Iterable[QueueItem | str]) -> int:
+    @operation(Scope.ADMIN, "promoted", says="promoted {promoted:message}")
+    async def promote(self, messages: GivenMessages) -> int:
         """Deliver delayed messages now, also those that are delayed after a failed attempt.
 
         They are given as ``peek`` returned them, by their places or by their ids; an id costs a
@@ -295,10 +316,26 @@ class AsyncQueue(Generic[D]):
             dead_letters.discard(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
+    @operation(
+        Scope.ADMIN,
+        "purged",
+        says="purged {purged:message}",
+        asks="Remove all messages of {queue}: {info.ready} ready, {info.delayed} delayed, "
+        "{info.unacked} unacked and {info.dead} dead?",
+    )
     async def purge(self) -> int:
         """Forget all messages, dead letters too; returns how many. Settings stay."""
         return await self._run(upkeep.purge(self._handle))
 
+    @operation(
+        Scope.ADMIN,
+        "deleted",
+        says="deleted {queue}",
+        asks="Delete {queue} with all messages: {info.ready} ready, {info.delayed} delayed, "
+        "{info.unacked} unacked and {info.dead} dead?",
+        must=True,
+        http="DELETE",
+    )
     async def delete(self) -> bool:
         """Remove the queue with all that belongs to it; returns whether it existed."""
         return await self._run(upkeep.delete(self._handle))

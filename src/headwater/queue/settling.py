@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Param, Shape
 from headwater.kernel.failures import USED_UP, Failure, read_failure, spelled
 from headwater.kernel.inputs import DEADLINE, Duration, check_ms, one_by_one
 from headwater.queue.handles import QueueHandle
@@ -28,6 +29,15 @@ from headwater.store.call import Argument, Call, Operation
 # What pop returned, or its receipt.
 OneDelivery: TypeAlias = "Delivery[Any] | str"
 Deliveries: TypeAlias = "OneDelivery | Iterable[OneDelivery]"
+# The same as parameters of operations.
+GivenDeliveries: TypeAlias = Annotated[
+    Deliveries,
+    Param("Receipts of deliveries.", Shape.TEXTS, called="receipts", metavar="RECEIPT..."),
+]
+GivenMessages: TypeAlias = Annotated[
+    Iterable[QueueItem | str],
+    Param("Ids of messages, or places.", Shape.TEXTS, called="ids", metavar="ID..."),
+]
 
 BUNDLES_PER_CALL = 500
 _RECEIPT = re.compile(r"\d+:-?\d+:\d+:\d+\.\d+")

@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, TypeAlias, cast
+from typing import Annotated, Final, Generic, Literal, TypeAlias, cast
 
 import msgspec
 
 from headwater.errors import Undecodable
 from headwater.kernel.codecs import D, or_raise, shown
+from headwater.kernel.declaring import Param, Shape
 from headwater.kernel.failures import Cause
 from headwater.kernel.headers import NO_HEADERS, Headers
-from headwater.kernel.inputs import NO_LIMITS, Limits
+from headwater.kernel.inputs import MAX_MS, NO_LIMITS, Duration, Limits
+from headwater.queue.keys import MAX_ATTEMPTS
 
 State: TypeAlias = Literal["ready", "delayed", "unacked", "dead", "damaged"]
 Backoff: TypeAlias = Literal["none", "fixed", "exponential"]
+
+# Settings as parameters of operations; None leaves one as it is.
+GivenAttempts: TypeAlias = Annotated[
+    int | None,
+    Param(
+        "Give a message up after so many attempts; 0: never.",
+        least=0,
+        most=MAX_ATTEMPTS,
+        metavar="N",
+    ),
+]
+GivenBackoff: TypeAlias = Annotated[
+    Backoff | None,
+    Param("How the delay between attempts grows: none, fixed or exponential.", metavar="HOW"),
+]
+GivenBackoffMs: TypeAlias = Annotated[
+    Duration | None,
+    Param("Milliseconds before the second attempt.", Shape.MS, 0, MAX_MS, word="BACKOFFMS"),
+]
+LongestBackoffMs: TypeAlias = Annotated[
+    Duration | None,
+    Param("Milliseconds between two attempts at most.", Shape.MS, 0, MAX_MS),
+]
 
 
 # Upper bounds, in ms, of the histogram of wait times.
@@ -115,6 +140,16 @@ class QueueSettings:
     backoff: Backoff = "none"
     backoff_ms: int = 1000
     longest_backoff_ms: int = 3_600_000
+
+    def __str__(self) -> str:
+        attempts = self.max_attempts or "no limit"
+        backoff: str = self.backoff
+        if backoff == "fixed":
+            backoff += f", {self.backoff_ms} ms"
+        elif backoff == "exponential":
+            longest = f"{self.longest_backoff_ms} ms, of that half to all"
+            backoff += f", {self.backoff_ms} ms up to {longest}"
+        return f"attempts: {attempts}; back-off: {backoff}"
 
 
 @dataclass(frozen=True, slots=True)

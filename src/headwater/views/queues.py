@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import UNSET, UnsetType
 
-from headwater.queue.types import Delivery, QueueItem, QueueSettings, QueueStats, State
+from headwater.queue.types import Delivery, QueueItem, QueueStats, State
 from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
 
 QueueView = mirror("QueueView", QueueStats)
-QueueSettingsView = mirror("QueueSettingsView", QueueSettings)
 
 
 class QueueMessageView(View, frozen=True, kw_only=True):
@@ -84,20 +81,6 @@ class LinesPushedView(View, frozen=True, kw_only=True):
     pushed: int
 
 
-class QueueAckedView(View, frozen=True, kw_only=True):
-    """How many deliveries were acknowledged; receipts that are out of date do not count."""
-
-    queue: str
-    acked: int
-
-
-class QueueNackedView(View, frozen=True, kw_only=True):
-    """How many deliveries were given back, to be redelivered."""
-
-    queue: str
-    nacked: int
-
-
 class QueueRedrivenView(View, frozen=True, kw_only=True):
     """How many dead letters went back to a queue."""
 
@@ -105,44 +88,8 @@ class QueueRedrivenView(View, frozen=True, kw_only=True):
     returned: int
 
 
-class QueuePromotedView(View, frozen=True, kw_only=True):
-    """How many delayed messages of a queue are delivered now."""
-
-    queue: str
-    promoted: int
-
-
-class QueueReleasedView(View, frozen=True, kw_only=True):
-    """How many messages were taken from consumers and are redelivered."""
-
-    queue: str
-    released: int
-
-
 class DiscardedView(View, frozen=True, kw_only=True):
     """How many dead letters were removed."""
 
     queue: str
     discarded: int
-
-
-class QueueStateView(View, frozen=True, kw_only=True):
-    """Whether a queue delivers messages, and whether that was otherwise before."""
-
-    queue: str
-    state: Literal["paused", "runs"]
-    changed: bool
-
-
-class PurgedView(View, frozen=True, kw_only=True):
-    """How many messages were removed from a queue."""
-
-    queue: str
-    purged: int
-
-
-class QueueDeletedView(View, frozen=True, kw_only=True):
-    """A queue that was deleted."""
-
-    queue: str
-    deleted: bool = True

@@ -12,6 +12,7 @@ import headwater.cli.stream.searching as searching
 import headwater.cli.stream.tracing as tracing
 import headwater.cli.stream.upkeep as upkeep
 from headwater.cli.derived import add_commands
+from headwater.cli.limits import limit_command
 from headwater.doors.catalogue import GROUP
 
 app = typer.Typer()
@@ -25,7 +26,7 @@ app.command("tail")(messages.tail)
 app.command("info")(upkeep.info)
 app.command("groups")(groups.list_groups)
 app.command("set-group")(groups.set_group)
-app.command("limit")(groups.limit)
+app.command("limit")(limit_command(GROUP, groups.known_group))
 add_commands(app, GROUP, groups.known_group)
 app.command("dead")(letters.dead)
 app.command("redrive")(letters.redrive)

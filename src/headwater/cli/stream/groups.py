@@ -10,16 +10,6 @@ from headwater import views
 from headwater.cli import output
 from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, terms_text
 from headwater.cli.group_settings import GroupSettings
-from headwater.cli.limits import (
-    HandOutRate,
-    InFlight,
-    InFlightPerKey,
-    NoLimits,
-    RatePerKey,
-    change_limits,
-    limits_text,
-    wanted_limits,
-)
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
@@ -89,22 +79,3 @@ def set_group(
         f"{group}: next {facts.next}, {terms_text(facts)}",
         as_json,
     )
-
-
-def limit(
-    name: StreamName,
-    group: GroupName,
-    max_in_flight: InFlight = None,
-    max_in_flight_per_key: InFlightPerKey = None,
-    rate: HandOutRate = None,
-    rate_per_key: RatePerKey = None,
-    none: NoLimits = False,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the limits of a group, or set all of them: what is not named is not limited."""
-    wanted = wanted_limits(max_in_flight, rate, none, max_in_flight_per_key, rate_per_key)
-    with known_group(store, name, group) as found:
-        limits, before = change_limits(found.limit, found.info().limits, wanted)
-    done = views.limits.GroupLimitsView(stream=name, group=group, limits=limits, before=before)
-    output.answer(done, limits_text(limits, before), as_json)

@@ -9,6 +9,7 @@ import headwater.cli.topic.letters as letters
 import headwater.cli.topic.messages as messages
 import headwater.cli.topic.upkeep as upkeep
 from headwater.cli.derived import add_commands
+from headwater.cli.limits import limit_command
 from headwater.cli.options import TAKES_STEPS
 from headwater.doors.catalogue import TOPIC_GROUP
 
@@ -21,7 +22,7 @@ app.command("tail")(messages.tail)
 app.command("info")(upkeep.info)
 app.command("groups")(groups.list_groups)
 app.command("set-group")(groups.set_group)
-app.command("limit")(groups.limit)
+app.command("limit")(limit_command(TOPIC_GROUP, groups.known_group))
 app.command("seek", context_settings=TAKES_STEPS)(groups.seek)
 add_commands(app, TOPIC_GROUP, groups.known_group)
 app.command("dead")(letters.dead)

@@ -13,14 +13,6 @@ from headwater.cli import completing, options, output
 from headwater.cli.derived import answer
 from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, terms_text
 from headwater.cli.group_settings import GroupSettings
-from headwater.cli.limits import (
-    InFlightPerKey,
-    NoLimits,
-    RatePerKey,
-    change_limits,
-    limits_text,
-    wanted_limits,
-)
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
@@ -142,26 +134,6 @@ def set_group(
 
 def _group_view(row: _GroupRow) -> Any:
     return views.streams.TopicGroupView.of(row.group, topic=row.topic, partition=row.partition)
-
-
-def limit(
-    name: TopicName,
-    group: GroupName,
-    max_in_flight_per_key: InFlightPerKey = None,
-    rate_per_key: RatePerKey = None,
-    none: NoLimits = False,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the limits of a group, or set all of them: what is not named is not limited.
-
-    A topic has limits per key only: its partitions may be on several servers.
-    """
-    wanted = wanted_limits(None, None, none, max_in_flight_per_key, rate_per_key)
-    with known_group(store, name, group) as found:
-        limits, before = change_limits(found.limit, found.info()[0].limits, wanted)
-    done = views.limits.TopicLimitsView(topic=name, group=group, limits=limits, before=before)
-    output.answer(done, limits_text(limits, before), as_json)
 
 
 def seek(

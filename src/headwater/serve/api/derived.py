@@ -60,6 +60,7 @@ _SHAPES: Final[dict[Shape, Any]] = {
     Shape.POSITION: Start,
     Shape.POSITION_BY_PARTITION: Start | dict[Partition, Start],
 }
+_MOST_TEXTS: Final = 10_000
 _MEANT: Final[dict[Shape, Callable[[Any], Any]]] = {
     Shape.OFFSETS: meant,
     Shape.OFFSETS_BY_PARTITION: meant_by_partition,
@@ -132,6 +133,8 @@ def _json_type(parameter: Parameter) -> Any:
     says = parameter.says
     if says.shape in _SHAPES:
         return _SHAPES[says.shape]
+    if says.shape is Shape.TEXTS:
+        return Annotated[list[str], Meta(max_length=_MOST_TEXTS, description=says.help)]
     kind = int if says.shape is Shape.MS else parameter.kind
     bounds: dict[str, Any] = {} if kind is not int else {"ge": says.least, "le": says.most}
     return Annotated[kind, Meta(description=says.help or None, **bounds)]

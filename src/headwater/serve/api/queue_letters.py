@@ -1,4 +1,4 @@
-"""Messages of queues that an administrator moves, over HTTP: dead letters, delayed, held ones."""
+"""Dead letters of queues over HTTP."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody
 from headwater.serve.api.queues import QueueMessagesView, get_queue, messages_view
 from headwater.serve.api.routes import Route
 from headwater.serve.letter_lists import letters_of_queue
-from headwater.views.queues import (
-    DiscardedView,
-    QueuePromotedView,
-    QueueRedrivenView,
-    QueueReleasedView,
-)
+from headwater.views.queues import DiscardedView, QueueRedrivenView
 
 
 class QueueLettersBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -30,18 +25,6 @@ class QueueLettersBody(msgspec.Struct, forbid_unknown_fields=True):
         | None
     ) = None
     matching: MatchingBody | None = None
-
-
-class QueuePromoteBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Delayed messages, by id or by place."""
-
-    ids: Annotated[list[str], Meta(max_length=10_000, description="Ids of messages, or places.")]
-
-
-class QueueReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages that consumers hold, by their places, as a look at the queue returns them."""
-
-    places: Annotated[list[str], Meta(max_length=10_000, description="Places of messages.")]
 
 
 async def get_queue_letters(call: ApiCall) -> QueueMessagesView:
@@ -76,21 +59,6 @@ async def discard_letters(call: ApiCall) -> DiscardedView:
     return DiscardedView(queue=call.name, discarded=discarded)
 
 
-async def promote_messages(call: ApiCall) -> QueuePromotedView:
-    """Deliver delayed messages of a queue now; attempts stay as they are."""
-    promoted = await call.hw.queue(call.name).promote(call.body.ids)
-    return QueuePromotedView(queue=call.name, promoted=promoted)
-
-
-async def release_messages(call: ApiCall) -> QueueReleasedView:
-    """Take messages from the consumers that hold them; they are redelivered at once.
-
-    A consumer that works on one continues with it: its ack then changes nothing.
-    """
-    released = await call.hw.queue(call.name).release(*call.body.places)
-    return QueueReleasedView(queue=call.name, released=released)
-
-
 _ONE: Final = "/v1/queues/{queue}"
 QUEUE_LETTER_ROUTES: Final = (
     Route(
@@ -100,24 +68,6 @@ QUEUE_LETTER_ROUTES: Final = (
         Scope.READ,
         query=LettersQuery,
         answer=QueueMessagesView,
-    ),
-    Route(
-        "POST",
-        f"{_ONE}/promote",
-        promote_messages,
-        Scope.ADMIN,
-        body=QueuePromoteBody,
-        answer=QueuePromotedView,
-        look=get_queue,
-    ),
-    Route(
-        "POST",
-        f"{_ONE}/release",
-        release_messages,
-        Scope.ADMIN,
-        body=QueueReleaseBody,
-        answer=QueueReleasedView,
-        look=get_queue,
     ),
     Route(
         "POST",

@@ -1,4 +1,4 @@
-"""Work queues over HTTP: push, pop, settle, look, and what an administrator does."""
+"""Work queues over HTTP: push, pop, look, and what is derived."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from headwater.doors.catalogue import QUEUE
 from headwater.errors import InvalidInput, UnknownQueue
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
@@ -15,25 +16,16 @@ from headwater.log.keys import MAX_OFFSET
 from headwater.queue.keys import MAX_PRIORITY, MAX_PUSH_MESSAGES
 from headwater.queue.types import QueueItem
 from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.derived import routes_of
 from headwater.serve.api.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds
 from headwater.serve.api.formats import value_of
 from headwater.serve.api.routes import Route
 from headwater.serve.letter_lists import ListedPage, messages_in_queue
 from headwater.views.overview import some_queues
-from headwater.views.queues import (
-    DeliveryView,
-    PurgedView,
-    QueueAckedView,
-    QueueDeletedView,
-    QueueMessageView,
-    QueueNackedView,
-    QueueStateView,
-    QueueView,
-)
+from headwater.views.queues import DeliveryView, QueueMessageView, QueueView
 from headwater.views.record import View
 
 _ACK_MS: Final = 30_000
-_Receipts = Annotated[list[str], Meta(max_length=10_000, description="Receipts of deliveries.")]
 
 
 class QueuesView(View, frozen=True, kw_only=True):
@@ -55,13 +47,6 @@ class PoppedView(View, frozen=True, kw_only=True):
 
     queue: str
     deliveries: list[DeliveryView]
-
-
-class QueueExtendedView(View, frozen=True, kw_only=True):
-    """How many deliveries got more time."""
-
-    queue: str
-    extended: int
 
 
 class QueueMessagesView(View, frozen=True, kw_only=True):
@@ -103,38 +88,12 @@ class PopBody(msgspec.Struct, forbid_unknown_fields=True):
     block_ms: BlockMs = 0
 
 
-class ReceiptsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The deliveries that are meant."""
-
-    receipts: _Receipts
-
-
-class QueueNackBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The deliveries that are rejected, and when their messages are redelivered."""
-
-    receipts: _Receipts
-    delay_ms: Milliseconds = 0
-
-
-class QueueExtendBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The deliveries that are held, and for how long from now on."""
-
-    receipts: _Receipts
-    ack_ms: AckMs
-
-
 class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Which messages are shown; ``from`` is where a list before ended, as its ``next``."""
 
     state: Literal["ready", "delayed", "unacked", "dead"] = "ready"
     count: Count = 10
     from_: str = msgspec.field(default="", name="from")
-
-
-class QueueStateBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Whether a queue hands out messages."""
-
-    paused: bool
 
 
 async def list_queues(call: ApiCall) -> QueuesView:
@@ -191,26 +150,6 @@ async def pop_messages(call: ApiCall) -> PoppedView:
     return PoppedView(queue=call.name, deliveries=[DeliveryView.of(one) for one in found])
 
 
-async def ack_deliveries(call: ApiCall) -> QueueAckedView:
-    """Acknowledge deliveries: their messages are done."""
-    acked = await call.hw.queue(call.name).ack(*call.body.receipts)
-    return QueueAckedView(queue=call.name, acked=acked)
-
-
-async def nack_deliveries(call: ApiCall) -> QueueNackedView:
-    """Reject deliveries: their messages are redelivered, after delay_ms."""
-    body = call.body
-    nacked = await call.hw.queue(call.name).nack(*body.receipts, delay_ms=body.delay_ms)
-    return QueueNackedView(queue=call.name, nacked=nacked)
-
-
-async def extend_deliveries(call: ApiCall) -> QueueExtendedView:
-    """Extend the deadline of deliveries: their messages are redelivered ack_ms from now."""
-    body = call.body
-    extended = await call.hw.queue(call.name).extend(*body.receipts, ack_ms=body.ack_ms)
-    return QueueExtendedView(queue=call.name, extended=extended)
-
-
 async def peek_queue(call: ApiCall) -> QueueMessagesView:
     """Show messages of a queue without taking them; dead ones are dead letters.
 
@@ -227,31 +166,7 @@ def messages_view(call: ApiCall, page: ListedPage[QueueItem]) -> QueueMessagesVi
     return QueueMessagesView(queue=call.name, messages=messages, next=page.next)
 
 
-async def purge_queue(call: ApiCall) -> PurgedView:
-    """Remove all messages of a queue that nobody holds."""
-    return PurgedView(queue=call.name, purged=await call.hw.queue(call.name).purge())
-
-
-async def set_queue_state(call: ApiCall) -> QueueStateView:
-    """Pause a queue, so that it delivers nothing, or let it run again."""
-    queue = call.hw.queue(call.name)
-    paused = call.body.paused
-    changed = await (queue.pause() if paused else queue.resume())
-    return QueueStateView(queue=call.name, state="paused" if paused else "runs", changed=changed)
-
-
-async def delete_queue(call: ApiCall) -> QueueDeletedView:
-    """Delete a queue with all its messages."""
-    if not await call.hw.queue(call.name).delete():
-        raise UnknownQueue(call.name)
-    return QueueDeletedView(queue=call.name)
-
-
 _ONE: Final = "/v1/queues/{queue}"
-
-
-def _admin(method: str, path: str, run: Any, body: Any, answer: Any) -> Route:
-    return Route(method, path, run, Scope.ADMIN, body=body, answer=answer, look=get_queue)
 
 
 QUEUE_ROUTES: Final = (
@@ -283,26 +198,5 @@ QUEUE_ROUTES: Final = (
         body=PopBody,
         answer=PoppedView,
     ),
-    Route(
-        "POST", f"{_ONE}/ack", ack_deliveries, Scope.WRITE, body=ReceiptsBody, answer=QueueAckedView
-    ),
-    Route(
-        "POST",
-        f"{_ONE}/nack",
-        nack_deliveries,
-        Scope.WRITE,
-        body=QueueNackBody,
-        answer=QueueNackedView,
-    ),
-    Route(
-        "POST",
-        f"{_ONE}/extend",
-        extend_deliveries,
-        Scope.WRITE,
-        body=QueueExtendBody,
-        answer=QueueExtendedView,
-    ),
-    _admin("POST", f"{_ONE}/purge", purge_queue, None, PurgedView),
-    _admin("PUT", f"{_ONE}/state", set_queue_state, QueueStateBody, QueueStateView),
-    _admin("DELETE", _ONE, delete_queue, None, QueueDeletedView),
+    *routes_of(QUEUE, get_queue),
 )

@@ -9,7 +9,6 @@ from headwater.serve.api.group_letters import GROUP_LETTER_ROUTES
 from headwater.serve.api.groups import GROUP_ROUTES
 from headwater.serve.api.icks import ICK_ROUTES
 from headwater.serve.api.letter_jobs import LETTER_JOB_ROUTES
-from headwater.serve.api.limits import LIMIT_ROUTES
 from headwater.serve.api.outboxes import OUTBOX_ROUTES
 from headwater.serve.api.queries import QUERY_ROUTES
 from headwater.serve.api.queue_letters import QUEUE_LETTER_ROUTES
@@ -37,7 +36,6 @@ ROUTES: Final = (
     *TOPIC_GROUP_ROUTES,
     *QUEUE_ROUTES,
     *QUEUE_LETTER_ROUTES,
-    *LIMIT_ROUTES,
     *ICK_ROUTES,
     *CHANNEL_ROUTES,
     *LETTER_JOB_ROUTES,

@@ -1,7 +1,8 @@
 """Commands that are derived from the catalogue.
 
 Behind the address come parameters that must be given, then options, each with its word, then what
-may be given often: ``TNACK key group [DELAY delay-ms] offset [offset ...]``.
+may be given often: ``TNACK key group [DELAY delay-ms] offset [offset ...]``. A record replaces all
+that was there. So its command needs a word: ``OFF`` stands for nothing.
 """
 
 from __future__ import annotations
@@ -39,18 +40,21 @@ def _command(operation: Declared, look: Look) -> RespCommand:
     rest = [one for one in operation.parameters if _takes_rest(one)]
     needed = [one for one in operation.parameters if one.required and not _takes_rest(one)]
     options = {_word(one): one for one in operation.parameters if not one.required}
-    syntax = ["key", *kind.keys[1:], *map(_spelled, needed)]
+    replaces = bool(operation.records)
+    syntax = ["key", *kind.keys[1:], *map(_spelled, needed), *(["[OFF]"] if replaces else [])]
     syntax += [
         f"[{word}]" if one.kind is bool else f"[{word} {_spelled(one)}]"
         for word, one in options.items()
     ]
     syntax += [f"{_spelled(one)} [{_spelled(one)} ...]" for one in rest]
-    least = 1 + len(kind.keys) + len(needed) + len(rest)
+    least = 1 + len(kind.keys) + len(needed) + len(rest) + replaces
 
     async def run(session: RespSession, words: Words) -> Any:
         arguments = Arguments(words)
         names = [arguments.text() for _ in kind.keys]
         given = {one.called: _value(one, arguments) for one in needed}
+        if replaces and arguments.take_option("OFF"):
+            arguments.end()
         while (word := arguments.take_option(*options)) is not None:
             one = options[word]
             given[one.called] = True if one.kind is bool else _value(one, arguments)
@@ -82,7 +86,8 @@ def _command(operation: Declared, look: Look) -> RespCommand:
 
 
 def _takes_rest(parameter: Parameter) -> bool:
-    return parameter.variadic or parameter.says.shape is Shape.POSITION_BY_PARTITION
+    whole = (Shape.POSITION_BY_PARTITION, Shape.TEXTS)
+    return parameter.variadic or parameter.says.shape in whole
 
 
 def _word(parameter: Parameter) -> str:
@@ -92,6 +97,8 @@ def _word(parameter: Parameter) -> str:
 
 
 def _spelled(parameter: Parameter) -> str:
+    if parameter.says.shape is Shape.TEXTS:
+        return parameter.called.removesuffix("s")
     return _SPELLED.get(parameter.says.shape, parameter.called.replace("_", "-"))
 
 

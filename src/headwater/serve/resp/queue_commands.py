@@ -1,18 +1,20 @@
-"""Commands of queues: QPUSH, QPOP, QACK, QNACK, QEXTEND, QSTATS."""
+"""Commands of queues: QPUSH, QPOP, QPEEK, QSTATS, and what is derived."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from headwater.doors.catalogue import QUEUE
 from headwater.errors import UnknownQueue
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
-from headwater.queue.types import Delivery
+from headwater.queue.types import Delivery, State
+from headwater.serve.letter_lists import messages_in_queue
 from headwater.serve.resp.arguments import Arguments, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
+from headwater.serve.resp.derived import commands_of, spelled_reply
 from headwater.serve.resp.faults import CommandRefused, syntax_error
+from headwater.serve.resp.group_commands import letters_asked
 from headwater.serve.resp.session import RespSession
 
 # One call of the store takes at most this many.
@@ -87,26 +89,20 @@ async def qpop(session: RespSession, words: Words) -> list[list[Any]]:
     return rows
 
 
-def qack(session: RespSession, words: Words) -> Awaitable[int]:
-    """QACK: acknowledge messages."""
-    return session.door.queue(text_of(words[1])).ack(list(map(text_of, words[2:])))
-
-
-def qnack(session: RespSession, words: Words) -> Awaitable[int]:
-    """QNACK: give messages back as failed."""
+async def qpeek(session: RespSession, words: Words) -> list[Any]:
+    """QPEEK: return messages without taking them."""
     arguments = Arguments(words)
-    queue = session.door.queue(arguments.text())
-    delay_ms = arguments.number() if arguments.take_option("DELAY") else 0
-    if not arguments:
-        raise wrong_arity("qnack")
-    return queue.nack(list(map(text_of, arguments.rest())), delay_ms=delay_ms)
-
-
-def qextend(session: RespSession, words: Words) -> Awaitable[int]:
-    """QEXTEND: take more time for messages."""
-    arguments = Arguments(words)
-    queue, ack_ms = session.door.queue(arguments.text()), arguments.number()
-    return queue.extend(list(map(text_of, arguments.rest())), ack_ms=ack_ms)
+    name, state = arguments.text(), "ready"
+    if arguments.take_option("STATE"):
+        state = arguments.text()
+    asked = letters_asked(arguments)
+    found = await messages_in_queue(
+        session.door.client, name, cast(State, state), asked.most, asked.start
+    )
+    rows = [
+        [one.id, one.value, one.attempt, one.priority, one.due_ms, one.place] for one in found.items
+    ]
+    return [found.next, *rows] if asked.with_next else rows
 
 
 async def qstats(session: RespSession, words: Words) -> dict[str, Any]:
@@ -114,15 +110,7 @@ async def qstats(session: RespSession, words: Words) -> dict[str, Any]:
     found = await session.door.queue(text_of(words[1])).stats()
     if not (found.exists or found.waiting):
         raise UnknownQueue(found.name)
-    return _hyphened(asdict(found))
-
-
-def _hyphened(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts under names as Redis spells them."""
-    return {
-        name.replace("_", "-"): _hyphened(value) if isinstance(value, dict) else value
-        for name, value in facts.items()
-    }
+    return cast("dict[str, Any]", spelled_reply(found))
 
 
 _Q = "queue"
@@ -136,13 +124,12 @@ QUEUE_COMMANDS: Final = (
                 "Takes messages, no more once they have 4 MiB: [[id, value, attempt, receipt], "
                 "...], and their headers as a map after that if asked for. With RETRY they are "
                 "redelivered unless acknowledged in time.", qpop, blocking=True),
-    RespCommand("QACK", -3, Scope.WRITE, -1, _Q, "key receipt [receipt ...]",
-                "Acknowledges messages; returns how many were still this consumer's.", qack),
-    RespCommand("QNACK", -3, Scope.WRITE, -1, _Q,
-                "key [DELAY milliseconds] receipt [receipt ...]",
-                "Returns messages to the queue as failed; returns how many.", qnack),
-    RespCommand("QEXTEND", -4, Scope.WRITE, -1, _Q, "key retry-ms receipt [receipt ...]",
-                "Sets the deadline to this long from now; returns for how many.", qextend),
-    RespCommand("QSTATS", 2, Scope.READ, -1, _Q, "key",
-                "Returns the state of a queue.", qstats),
+    RespCommand("QPEEK", -2, Scope.READ, -1, _Q,
+                "key [STATE state] [COUNT count] [FROM place] [WITHNEXT]",
+                "Returns messages that are ready, delayed, unacked or dead without taking them, no "
+                "more once they have 4 MiB: [[id, value, attempt, priority, due-ms, place], ...]. "
+                "WITHNEXT has the place before them from which the next list goes on, or null.",
+                qpeek),
+    RespCommand("QSTATS", 2, Scope.READ, -1, _Q, "key", "Returns the state of a queue.", qstats),
+    *commands_of(QUEUE, qstats),
 )  # fmt: skip

@@ -18,7 +18,6 @@ from headwater.serve.resp.group_commands import GROUP_COMMANDS
 from headwater.serve.resp.handshake import HANDSHAKE
 from headwater.serve.resp.ick_commands import ICK_COMMANDS
 from headwater.serve.resp.introspection import Introspection
-from headwater.serve.resp.limit_commands import LIMIT_COMMANDS
 from headwater.serve.resp.queue_commands import QUEUE_COMMANDS
 from headwater.serve.resp.replies import ErrorReply
 from headwater.serve.resp.session import RespSession
@@ -39,7 +38,6 @@ COMMANDS: Final = table_of(
     ICK_COMMANDS,
     CHANNEL_COMMANDS,
     TIMELINE_COMMANDS,
-    LIMIT_COMMANDS,
 )
 _introspection.table = COMMANDS
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
+from headwater.doors.catalogue import QUEUE
 from headwater.kernel.declaring import Scope
 from headwater.serve.console.actions.action import Action, Prepare, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import queue_link
 from headwater.serve.console.render import age, counted, number
+from headwater.serve.console.spelling import action
 from headwater.serve.http.targets import path_part
 
 
@@ -24,16 +26,12 @@ async def queue_state(call: PageCall) -> Action:
         if stats.paused
         else "Consumers get no messages until it is resumed; pushes and acks still work."
     )
-    return Action(
+    return action(
+        QUEUE,
+        word,
+        [queue],
         title=f"{word.title()} {queue}",
-        scope=Scope.ADMIN,
-        name=queue,
         bill=[effect, waits],
-        method="PUT",
-        path=f"/v1/queues/{path_part(queue)}/state",
-        body={"paused": not stats.paused},
-        cli=cli_words("queue", word, queue),
-        python=f"hw.queue({queue!r}).{word}()",
         back=queue_link(queue),
     )
 
@@ -76,27 +74,20 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def one_message(word: str, sentence: str, named: str) -> Prepare:
-    """Return an action on one message of a queue, which is named by its place."""
+def one_message(word: str, sentence: str, named: str, state: str) -> Prepare:
+    """Return an action on one message of a queue in a state, which is named by its place."""
 
     async def prepare(call: PageCall) -> Action:
         queue, place = given(call, "queue"), given(call, "place")
         call.check(queue)
-        message = place.rpartition(".")[2]
-        shown = message if word == "promote" else place
-        return Action(
-            title=f"{word.title()} {message} of {queue}",
-            scope=Scope.ADMIN,
-            name=queue,
+        return action(
+            QUEUE,
+            word,
+            [queue],
+            {named: [place]},
+            title=f"{word.title()} {place.rpartition('.')[2]} of {queue}",
             bill=[sentence],
-            method="POST",
-            path=f"/v1/queues/{path_part(queue)}/{word}",
-            body={named: [place]},
-            cli=cli_words("queue", word, queue, shown),
-            python=f"hw.queue({queue!r}).promote([{message!r}])"
-            if word == "promote"
-            else f"hw.queue({queue!r}).release({place!r})",
-            back=f"{queue_link(queue)}?state={'delayed' if word == 'promote' else 'unacked'}",
+            back=f"{queue_link(queue)}?state={state}",
         )
 
     return prepare
@@ -108,20 +99,16 @@ async def purge(call: PageCall) -> Action:
     call.check(queue)
     stats = await call.hw.queue(queue).stats()
     waiting = stats.ready + stats.delayed + stats.unacked + stats.dead
-    return Action(
+    return action(
+        QUEUE,
+        "purge",
+        [queue],
         title=f"Purge {queue}",
-        scope=Scope.ADMIN,
-        name=queue,
         bill=[
             f"This drops {counted(waiting, 'message')} for good: {number(stats.ready)} ready, "
             f"{number(stats.delayed)} delayed, {number(stats.unacked)} with consumers, "
             f"{number(stats.dead)} dead.",
         ],
-        method="POST",
-        path=f"/v1/queues/{path_part(queue)}/purge",
-        body=None,
-        cli=cli_words("queue", "purge", queue, "--yes"),
-        python=f"hw.queue({queue!r}).purge()",
         back=queue_link(queue),
         careful=True,
         counts=(waiting,),

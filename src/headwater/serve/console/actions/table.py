@@ -50,11 +50,13 @@ ACTIONS: Final[dict[str, Prepare]] = {
         "promote",
         "It is delivered now, to the next consumer; its attempts are unchanged.",
         "ids",
+        "delayed",
     ),
     "release": one_message(
         "release",
         "It is taken from the consumer that holds it and redelivered; that attempt does not count. "
         "If the consumer continues with it, its acknowledgement has no effect.",
-        "places",
+        "receipts",
+        "unacked",
     ),
 }

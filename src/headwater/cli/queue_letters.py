@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -10,9 +11,9 @@ from headwater import views
 from headwater.cli import output
 from headwater.cli.letter_options import AtMost, AtRate, LetterFlags
 from headwater.cli.letter_output import confirm_all
+from headwater.cli.message_output import show_items
 from headwater.cli.option_groups import grouped
-from headwater.cli.options import AsJson, Count, StoreUrl, Yes
-from headwater.cli.queue.cli_types import QueueName, check_ids, known_queue, show_items
+from headwater.cli.options import AsJson, Count, QueueName, StoreUrl, Yes, known_queue, refused
 
 _Ids = Annotated[
     list[str] | None,
@@ -49,7 +50,7 @@ def redrive(
 ) -> None:
     """Return dead letters to the queue; their attempts are counted from 1 again."""
     chosen = fitting.arguments(ids or None, count, rate)
-    check_ids(ids or ())
+    _check_ids(ids or ())
     with known_queue(store, name) as queue:
         done = queue.redrive(**chosen)
     view = views.queues.QueueRedrivenView(queue=name, returned=done)
@@ -70,10 +71,21 @@ def discard(
 ) -> None:
     """Remove dead letters permanently; asks before it removes all."""
     chosen = fitting.arguments(ids or None, count, rate)
-    check_ids(ids or ())
+    _check_ids(ids or ())
     with known_queue(store, name) as queue:
         if not ids and count is None:
             confirm_all("Remove", name, queue.stats().dead, chosen["matching"], yes)
         done = queue.discard(**chosen)
     view = views.queues.DiscardedView(queue=name, discarded=done)
     output.answer(view, f"discarded: {done}", as_json)
+
+
+def _check_ids(ids: Sequence[str]) -> None:
+    """Refuse what cannot be the id of a message, before anything is sent."""
+    for word in ids:
+        if not (word.isascii() and word.isdecimal()):
+            raise refused(
+                f"{word!r} is not the id of a message; copy it as `headwater queue peek` or "
+                "`headwater queue dead` prints it",
+                "ID",
+            )
