@@ -32,11 +32,11 @@ Deliveries: TypeAlias = "OneDelivery | Iterable[OneDelivery]"
 # The same as parameters of operations.
 GivenDeliveries: TypeAlias = Annotated[
     Deliveries,
-    Param("Receipts of deliveries.", Shape.TEXTS, called="receipts", metavar="RECEIPT..."),
+    Param("Receipts, as pop returned them.", Shape.TEXTS, called="receipts", metavar="RECEIPT"),
 ]
 GivenMessages: TypeAlias = Annotated[
     Iterable[QueueItem | str],
-    Param("Ids of messages, or places.", Shape.TEXTS, called="ids", metavar="ID..."),
+    Param("Ids of messages, or places.", Shape.TEXTS, called="ids", metavar="ID"),
 ]
 
 BUNDLES_PER_CALL = 500
