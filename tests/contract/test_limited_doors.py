@@ -60,12 +60,12 @@ def test_http_sets_limits_and_shows_them(url: str, crew: Crew, name: str) -> Non
     with ApiServer(url) as server:
         client = server.client()
         path = f"/v1/streams/{name}/groups/g"
-        answer = client.ask("PUT", f"{path}/limits", {"rate": "7/s"})
-        assert answer.status == 200
-        assert answer.body["limits"]["rate"] == "7/s burst 2"
+        assert client.ask("PUT", f"{path}/limits", {"rate": "7/s"}).status == 200
         assert client.get(path).body["limits"]["rate"] == "7/s burst 2"
-        queue = client.ask("PUT", f"/v1/queues/{name}/limits", {"max_in_flight": 3})
-        assert queue.body["limits"]["max_in_flight"] == 3
+        queue = f"/v1/queues/{name}/limits"
+        client.ask("PUT", queue, {"max_in_flight": 3})
+        assert client.ask("PUT", queue, {}).body["before"]["max_in_flight"] == 3
+        assert client.ask("PUT", queue, {"rate_per_key": "1/s"}).status == 400
         for body in ({"rate": "fast"}, {"max_in_flight": 0}, {"rates": 1}):
             assert client.ask("PUT", f"{path}/limits", body).status in (400, 422)
 

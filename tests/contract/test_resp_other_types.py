@@ -55,6 +55,25 @@ def test_queues_push_pop_and_settle(client: Any, name: str) -> None:
         ask("QPUSH", name, "DEDUPE", "k", "VALUES", "a", "b")
 
 
+def test_a_queue_is_looked_at_and_kept_by_commands(client: Any, name: str) -> None:
+    ask = client.execute_command
+    assert ask("QCONFIGURE", name, "MAXATTEMPTS", 3)[b"max-attempts"] == 3
+    ask("QPUSH", name, "DELAY", 600_000, "VALUES", "later")
+    ask("QPUSH", name, "VALUES", "a", "b")
+    ((id_, value, attempt, priority, _, place),) = ask("QPEEK", name, "STATE", "delayed")
+    assert (value, attempt, priority) == (b"later", 0, 0)
+    assert ask("QPROMOTE", name, id_, place) == 1
+    following, first = ask("QPEEK", name, "COUNT", 1, "WITHNEXT")
+    assert [row[1] for row in ask("QPEEK", name, "FROM", following)] == [b"b", b"later"]
+    assert first[1] == b"a"
+    receipts = [row[3] for row in ask("QPOP", name, "COUNT", 2, "RETRY", 60_000)]
+    assert ask("QRELEASE", name, receipts[0]) == 1
+    assert ask("QBURY", name, "ERROR", "no", receipts[1]) == 1
+    assert [row[1] for row in ask("QPEEK", name, "STATE", "dead")] == [b"b"]
+    assert (ask("QPAUSE", name), ask("QPAUSE", name), ask("QRESUME", name)) == (1, 0, 1)
+    assert (ask("QPURGE", name), ask("QDELETE", name), ask("QDELETE", name)) == (3, 1, 0)
+
+
 def test_a_pop_of_large_messages_loses_none_of_them(client: Any, name: str) -> None:
     for number in range(6):
         client.execute_command("QPUSH", name, str(number) * (3 << 19))

@@ -191,7 +191,8 @@ def test_limits_are_set_shown_and_taken_off(ask: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("RATE", "fast"), ("INFLIGHT", 0), ("NONSENSE",), ("OFF", "RATE", "1/s"), ("RATE",)]
+    "words",
+    [(), ("RATE", "fast"), ("INFLIGHT", 0), ("NONSENSE",), ("OFF", "RATE", "1/s"), ("RATE",)],
 )
 def test_limits_that_make_no_sense_are_refused(ask: Any, name: str, words: Any) -> None:
     with pytest.raises(redis.ResponseError) as caught:

@@ -200,10 +200,10 @@ def test_a_push_is_repeated_without_harm(client: ApiClient, name: str) -> None:
 def test_an_administrator_pauses_purges_and_deletes_a_queue(client: ApiClient, name: str) -> None:
     path = f"/v1/queues/{name}"
     client.post(f"{path}/messages", [{"value": "a"}, {"value": "b"}])
-    paused = client.ask("PUT", f"{path}/state", {"paused": True}).body
-    assert (paused["state"], paused["changed"]) == ("paused", True)
+    assert client.post(f"{path}/pause", None).body == {"queue": name, "changed": True}
     assert client.post(f"{path}/pop", {}).body["deliveries"] == []
-    assert client.ask("PUT", f"{path}/state", {"paused": False}).body["state"] == "runs"
+    assert client.post(f"{path}/resume", None).body["changed"] is True
+    assert client.post(f"{path}/configure", {"max_attempts": 3}).body["max_attempts"] == 3
     assert client.post(f"{path}/redrive", {}).body["returned"] == 0
     assert client.post(f"{path}/discard", {}).body["discarded"] == 0
     assert client.post(f"{path}/purge", None).body["purged"] == 2
@@ -265,6 +265,6 @@ def test_an_administrator_promotes_and_releases_messages_of_a_queue(
     assert client.post(f"{path}/promote", {"ids": [later["id"]]}).body["promoted"] == 1
     assert len(client.post(f"{path}/pop", {}).body["deliveries"]) == 1
     (held,) = client.get(f"{path}/messages?state=unacked").body["messages"]
-    assert client.post(f"{path}/release", {"places": [held["place"]]}).body["released"] == 1
+    assert client.post(f"{path}/release", {"receipts": [held["place"]]}).body["released"] == 1
     assert client.get(path).body["ready"] == 1
-    assert client.post(f"{path}/release", {"places": ["17"]}).status == 400
+    assert client.post(f"{path}/release", {"receipts": ["17"]}).status == 400

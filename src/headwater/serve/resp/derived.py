@@ -8,7 +8,7 @@ that was there. So its command needs a word: ``OFF`` stands for nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 from headwater.doors.catalogue import Declared, Kind, Parameter
@@ -149,7 +149,10 @@ def spelled_reply(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {name.replace("_", "-"): spelled_reply(item) for name, item in asdict(value).items()}
+        return {
+            part.name.replace("_", "-"): spelled_reply(getattr(value, part.name))
+            for part in fields(value)
+        }
     if isinstance(value, Mapping):
         return [
             [name, *item] if isinstance(item, tuple) else [name, spelled_reply(item)]
