@@ -407,7 +407,7 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
         Declaration(
             name="nack",
             verb="nack",
-            help="Return messages as failed; returns how many were still this consumer's.",
+            help="Reject messages: they are redelivered after delay_ms or the back-off, or given up.",
             asks=False,
             words=[
                 Word(
@@ -601,7 +601,7 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
         Declaration(
             name="pause",
             verb="pause",
-            help="Deliver nothing until resume; pushes and acks work. Returns whether it changed.",
+            help="Deliver nothing until the queue is resumed; returns whether that changed anything.",
             asks=False,
             words=[],
         ),

@@ -46,8 +46,8 @@ _RatePerKey = Annotated[
 _NoLimits = Annotated[bool, typer.Option("--none", help="Remove all limits.")]
 
 
-def limit_command(kind: Kind, opened: Opened) -> Callable[..., None]:
-    """Return the command ``limit`` of a kind of object."""
+def limit_command(kind: Kind, opened: Opened, *without: str) -> Callable[..., None]:
+    """Return the command ``limit`` of a kind of object, without limits that it cannot keep."""
 
     def limit(
         *,
@@ -77,4 +77,4 @@ def limit_command(kind: Kind, opened: Opened) -> Callable[..., None]:
         output.answer(done, f"limits: {limits}{change}", as_json)
 
     *own, _ = inspect.signature(limit, eval_str=True).parameters.values()
-    return addressed(limit, kind, own)
+    return addressed(limit, kind, [one for one in own if one.name not in without])

@@ -158,10 +158,10 @@ class AsyncQueue(Generic[D]):
 
     @operation(Scope.WRITE, "nacked", says="returned {nacked:message}")
     async def nack(self, *deliveries: GivenDeliveries, delay_ms: DelayMs = 0) -> int:
-        """Return messages as failed; returns how many were still this consumer's.
+        """Reject messages: they are redelivered after ``delay_ms`` or the back-off, or given up.
 
-        They are redelivered after ``delay_ms`` or the queue's back-off, whichever is longer; or
-        become dead letters, when that was their last attempt.
+        Whichever is longer counts. They become dead letters when that was their last attempt.
+        Returns how many were still this consumer's.
         """
         return await self._run(settling.nack(self._handle, deliveries, delay_ms))
 
@@ -255,7 +255,10 @@ class AsyncQueue(Generic[D]):
 
     @operation(Scope.ADMIN, "changed", says="paused", says_not="paused already")
     async def pause(self) -> bool:
-        """Deliver nothing until ``resume``; pushes and acks work. Returns whether it changed."""
+        """Deliver nothing until the queue is resumed; returns whether that changed anything.
+
+        Pushes and acks work.
+        """
         return await self._run(upkeep.pause(self._handle, True))
 
     @operation(Scope.ADMIN, "changed", says="runs", says_not="runs already")
