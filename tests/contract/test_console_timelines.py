@@ -115,11 +115,11 @@ def test_the_audit_is_filtered_by_who_what_and_object(stores: Stores) -> None:
         name = f"audited-{secrets.token_hex(4)}"
         hw.queue(name).push(b"a")
         client = api.client()
-        client.ask("PUT", f"/v1/queues/{name}/state", {"paused": True})
-        page = shown(client, f"/console/audit?path={name}&what=state&who=everybody&outcome=done")
+        client.post(f"/v1/queues/{name}/pause", None)
+        page = shown(client, f"/console/audit?path={name}&what=pause&who=everybody&outcome=done")
         none = shown(client, f"/console/audit?path={name}&outcome=failed")
         client.close()
-    assert page.count(f"/v1/queues/{name}/state</code>") == 1
+    assert page.count(f"/v1/queues/{name}/pause</code>") == 1
     assert "No entry checked so far matches" in none
 
 

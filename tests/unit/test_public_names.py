@@ -64,7 +64,7 @@ FIXED: dict[Callable[..., Any], str] = {
     headwater.Queue.pop: "count=1 * ack_ms=None block_ms=None",
     headwater.Queue.ack: "*deliveries",
     headwater.Queue.nack: "*deliveries * delay_ms=0",
-    headwater.Queue.extend: "*deliveries * ack_ms=None",
+    headwater.Queue.extend: "*deliveries * ack_ms",
     headwater.Queue.stats: "",
     headwater.Queue.dead: "count=100",
     headwater.Queue.redrive: "",

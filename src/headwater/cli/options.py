@@ -153,9 +153,6 @@ BatchSize = Annotated[
 BlockMs = Annotated[
     int, typer.Option(min=0, help="Milliseconds to wait for a first message, when there is none.")
 ]
-NackDelayMs = Annotated[
-    int, typer.Option("--delay-ms", min=0, help="Milliseconds until they are redelivered.")
-]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")

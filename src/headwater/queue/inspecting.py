@@ -241,6 +241,9 @@ def chosen(
             ids.add(message)
         elif isinstance(message, str) and "." in message:
             places.append(message)
+        elif isinstance(message, str):
+            shown = message[:100]
+            raise InvalidInput(f"{shown!r} is neither the id nor the place of a message; {cure}")
         else:
             raise InvalidInput(cure)
     return places, ids
