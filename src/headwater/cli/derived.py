@@ -29,7 +29,9 @@ _COMPLETED: Final[dict[str, Any]] = {
     "topic": completing.topics,
     "group": completing.groups,
     "queue": completing.queues,
+    "channel": completing.channels,
 }
+_EXPLAINED: Final = {"key": "Key of the Ick, as redis-ick spells it."}
 _ARGUMENTS: Final = {
     Shape.OFFSETS: ("OFFSET...", "Offsets, as 5, and ranges, as 5-9."),
     Shape.OFFSETS_BY_PARTITION: (
@@ -41,6 +43,7 @@ _ARGUMENTS: Final = {
         "An offset, first, last, a time like 2030-01-31T12:00:00Z, or -1000 or +1000: so many "
         "messages back or on from the present position.",
     ),
+    Shape.MEMBERS: ("MEMBER...", "Members."),
 }
 
 
@@ -71,7 +74,8 @@ def _command(operation: Declared, opened: Opened) -> Callable[..., None]:
                     given[one.called] = options.from_here(given[one.called], here)
             if operation.row.asks:
                 facts = dict(zip(keys, names, strict=True))
-                confirm(operation.row.asks.format(info=_Sums(target.info()), **facts), yes)
+                state = getattr(target, operation.kind.state)()
+                confirm(operation.row.asks.format(info=_Sums(state), **facts), yes)
             value = operation.call(target, given)
             answer(operation, names, value, as_json)
 
@@ -99,7 +103,9 @@ class _Sums:
         self._parts = info if isinstance(info, list) else [info]
 
     def __getattr__(self, name: str) -> int:
-        return sum(getattr(part, name) for part in self._parts)
+        return sum(
+            part[name] if isinstance(part, dict) else getattr(part, name) for part in self._parts
+        )
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
@@ -116,7 +122,7 @@ def _named(key: str, at: int) -> inspect.Parameter:
     """Return the parameter of a name of the address; completion knows the first as ``name``."""
     argument = typer.Argument(
         metavar=key.upper(),
-        help=f"Name of the {key}.",
+        help=_EXPLAINED.get(key, f"Name of the {key}."),
         show_default=False,
         autocompletion=_COMPLETED.get(key),
     )

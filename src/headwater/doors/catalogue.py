@@ -14,9 +14,8 @@ from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
-from headwater.errors import HeadwaterError, UnknownGroup, UnknownTopic
+from headwater.errors import HeadwaterError, UnknownGroup, UnknownIck, UnknownTopic
 from headwater.kernel.declaring import Param, Row, row_of
-from headwater.log.reading import partitions_of
 from headwater.store.call import Operation
 
 DOORS: Final = ("command line", "HTTP", "RESP")
@@ -30,6 +29,8 @@ class Kind:
     ``path`` holds a parameter for each name of an address. ``module`` and ``name`` are those of the
     class for threads; the one for asyncio is ``AsyncName`` in ``aio_module``. ``open`` takes either
     client. ``check`` refuses an address that does not exist, where opening would create it.
+    ``state`` is the method that returns how an object stands; of one that does not exist, it
+    raises or returns None.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Kind:
     open: Callable[..., Any]
     unknown: Callable[..., HeadwaterError]
     check: Callable[..., Operation[None]] | None = None
+    state: str = "info"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -134,7 +136,7 @@ class Declared:
             if parameter.of:
                 records[parameter.of][parameter.name] = value
             elif parameter.variadic:
-                positional.append(value)
+                positional += value if isinstance(value, list) else [value]
             else:
                 named[parameter.name] = value
         for name, facts in records.items():
@@ -189,6 +191,9 @@ def _annotated(annotation: Any) -> tuple[Any, Param]:
 
 
 def _topic_exists(topic: str, *_: str) -> Operation[None]:
+    # Commands of other kinds need nothing of the log.
+    from headwater.log.reading import partitions_of
+
     if not (yield from partitions_of(topic)):
         raise UnknownTopic(topic)
 
@@ -214,7 +219,29 @@ TOPIC_GROUP: Final = Kind(
     lambda topic, group: UnknownGroup(topic, group, topic=topic),
     _topic_exists,
 )
-KINDS: Final = (GROUP, TOPIC_GROUP)
+ICK: Final = Kind(
+    "ick",
+    "/v1/icks/{key}",
+    "ick",
+    "ICK",
+    "headwater.ick.ick",
+    "Ick",
+    lambda hw, key: hw.ick(key),
+    UnknownIck,
+    state="stats",
+)
+CHANNEL: Final = Kind(
+    "channel",
+    "/v1/channels/{channel}",
+    "ick channel",
+    "CH",
+    "headwater.ick.ick",
+    "IckChannel",
+    lambda hw, channel: hw.ick_channel(channel),
+    UnknownIck,
+    state="stats",
+)
+KINDS: Final = (GROUP, TOPIC_GROUP, ICK, CHANNEL)
 
 
 @cache

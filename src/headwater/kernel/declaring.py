@@ -38,6 +38,8 @@ class Shape(enum.Enum):
     OFFSETS_BY_PARTITION = "offsets by partition"
     POSITION = "position"
     POSITION_BY_PARTITION = "position by partition"
+    MEMBERS = "members"
+    SCORES = "scores"
 
 
 @dataclass(frozen=True, slots=True)

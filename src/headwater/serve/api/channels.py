@@ -7,33 +7,19 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from headwater.doors.catalogue import CHANNEL
+from headwater.doors.replies import reply, reply_type
 from headwater.errors import InvalidInput, UnknownIck
 from headwater.ick.aio_ick import AsyncIckChannel
 from headwater.ick.types import Batch
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import AckMs, ListQuery, Milliseconds
-from headwater.serve.api.icks import (
-    AddBody,
-    ListedMembersView,
-    MemberBody,
-    MembersQuery,
-    ReserveCount,
-    listed,
-    member_of,
-    scores_of,
-)
+from headwater.serve.api.derived import routes_of
+from headwater.serve.api.fields import AckMs, GivenMembers, ListQuery, Milliseconds, members_of
+from headwater.serve.api.icks import ListedMembersView, MembersQuery, ReserveCount, listed
 from headwater.serve.api.routes import Route
-from headwater.views.icks import (
-    BatchView,
-    ChannelAddedView,
-    ChannelCommittedView,
-    ChannelDeletedView,
-    ChannelShardsView,
-    LayoutView,
-    ReleasedView,
-)
+from headwater.views.icks import BatchView, ChannelShardsView
 from headwater.views.record import View
 
 
@@ -53,19 +39,6 @@ class ChannelReserveBody(msgspec.Struct, forbid_unknown_fields=True):
     shards: Annotated[int, Meta(ge=1, le=1024)] | None = None
 
 
-class RenewedView(View, frozen=True, kw_only=True):
-    """Until when a batch is held; 0 when there was nothing in it."""
-
-    channel: str
-    until_ms: int
-
-
-class ShardsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """How many shards a channel has from now on."""
-
-    shards: Annotated[int, Meta(ge=1, le=1024)]
-
-
 class RenewBody(msgspec.Struct, forbid_unknown_fields=True):
     """A batch as it was reserved, and for how long from now on it is held."""
 
@@ -77,7 +50,7 @@ class RenewBody(msgspec.Struct, forbid_unknown_fields=True):
 class BatchBody(RenewBody, forbid_unknown_fields=True):
     """A batch as it was reserved; with ``members``, only these; the others are held for ack_ms."""
 
-    members: Annotated[list[MemberBody], Meta(max_length=10_000)] = []
+    members: GivenMembers = []
 
 
 class ReleaseBody(BatchBody, forbid_unknown_fields=True):
@@ -111,23 +84,6 @@ async def list_channel_members(call: ApiCall) -> ListedMembersView:
     return await listed(call.hw.ick_channel(call.name).scan(), call.query.count)
 
 
-async def reshard_channel(call: ApiCall) -> msgspec.Struct:
-    """Change the number of shards of a channel while it is in use.
-
-    Waits for nobody: consumers and the housekeeper do what cannot be done yet.
-    """
-    channel = call.hw.ick_channel(call.name)
-    if await channel.stats() is None:
-        raise UnknownIck(call.name)
-    return LayoutView.of(await channel.reshard(call.body.shards), channel=call.name)
-
-
-async def add_to_channel(call: ApiCall) -> msgspec.Struct:
-    """Add members that have become dirty to a channel; a repeat does no harm."""
-    added = await call.hw.ick_channel(call.name).add(scores_of(call.body))
-    return ChannelAddedView.of(added, channel=call.name)
-
-
 def _channel(call: ApiCall) -> AsyncIckChannel:
     return call.hw.ick_channel(call.name, consumer=call.body.consumer, ack_ms=call.body.ack_ms)
 
@@ -156,67 +112,47 @@ async def reserve_of_channel(call: ApiCall) -> BatchView:
     return BatchView.of(await channel.reserve(body.count, max_bytes=LIST_BYTES))
 
 
-async def renew_of_channel(call: ApiCall) -> RenewedView:
+async def renew_of_channel(call: ApiCall) -> View:
     """Renew what was reserved for ack_ms from now; returns until when, by the store's clock."""
-    until_ms = await _channel(call).renew(_batch(call))
-    return RenewedView(channel=call.name, until_ms=until_ms)
+    return _answered(call, "renew", await _channel(call).renew(_batch(call)))
 
 
-async def commit_of_channel(call: ApiCall) -> ChannelCommittedView:
+async def commit_of_channel(call: ApiCall) -> View:
     """Commit members of a batch: they are clean and removed."""
-    body = call.body
-    done = await _channel(call).commit(_batch(call), *map(member_of, body.members))
-    return ChannelCommittedView(channel=call.name, committed=done)
+    members = members_of(call.body.members)
+    return _answered(call, "commit", await _channel(call).commit(_batch(call), *members))
 
 
-async def release_of_channel(call: ApiCall) -> ReleasedView:
+async def release_of_channel(call: ApiCall) -> View:
     """Release members of a batch: others get them, after delay_ms."""
-    body = call.body
-    members = map(member_of, body.members)
-    done = await _channel(call).release(_batch(call), *members, delay_ms=body.delay_ms)
-    return ReleasedView(channel=call.name, released=done)
+    members, delay_ms = members_of(call.body.members), call.body.delay_ms
+    released = await _channel(call).release(_batch(call), *members, delay_ms=delay_ms)
+    return _answered(call, "release", released)
 
 
-async def delete_channel(call: ApiCall) -> ChannelDeletedView:
-    """Delete a channel with all its members."""
-    if not await call.hw.ick_channel(call.name).delete():
-        raise UnknownIck(call.name)
-    return ChannelDeletedView(channel=call.name)
+def _answered(call: ApiCall, verb: str, value: int) -> View:
+    return reply(CHANNEL.operation(verb), call.names, value)
 
 
-_CHANNEL: Final = "/v1/channels/{channel}"
-
-
-def _change(path: str, run: Any, body: Any, answer: Any) -> Route:
-    return Route("POST", path, run, Scope.WRITE, body=body, answer=answer)
+def _change(verb: str, run: Any, body: Any, answer: Any = None) -> Route:
+    answer = answer or reply_type(CHANNEL.operation(verb))
+    return Route("POST", f"{CHANNEL.path}/{verb}", run, Scope.WRITE, body=body, answer=answer)
 
 
 CHANNEL_ROUTES: Final = (
     Route("GET", "/v1/channels", list_channels, Scope.READ, query=ListQuery, answer=ChannelsView),
-    Route("GET", _CHANNEL, get_channel, Scope.READ, answer=ChannelShardsView),
+    Route("GET", CHANNEL.path, get_channel, Scope.READ, answer=ChannelShardsView),
     Route(
         "GET",
-        f"{_CHANNEL}/members",
+        f"{CHANNEL.path}/members",
         list_channel_members,
         Scope.READ,
         query=MembersQuery,
         answer=ListedMembersView,
     ),
-    Route(
-        "PUT",
-        f"{_CHANNEL}/layout",
-        reshard_channel,
-        Scope.ADMIN,
-        body=ShardsBody,
-        answer=LayoutView,
-        look=get_channel,
-    ),
-    _change(f"{_CHANNEL}/add", add_to_channel, AddBody, ChannelAddedView),
-    _change(f"{_CHANNEL}/reserve", reserve_of_channel, ChannelReserveBody, BatchView),
-    _change(f"{_CHANNEL}/renew", renew_of_channel, RenewBody, RenewedView),
-    _change(f"{_CHANNEL}/commit", commit_of_channel, BatchBody, ChannelCommittedView),
-    _change(f"{_CHANNEL}/release", release_of_channel, ReleaseBody, ReleasedView),
-    Route(
-        "DELETE", _CHANNEL, delete_channel, Scope.ADMIN, answer=ChannelDeletedView, look=get_channel
-    ),
+    _change("reserve", reserve_of_channel, ChannelReserveBody, BatchView),
+    _change("renew", renew_of_channel, RenewBody),
+    _change("commit", commit_of_channel, BatchBody),
+    _change("release", release_of_channel, ReleaseBody),
+    *routes_of(CHANNEL, get_channel),
 )

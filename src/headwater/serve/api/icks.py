@@ -4,50 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
-from headwater.errors import InvalidInput, UnknownIck
+from headwater.doors.catalogue import ICK
+from headwater.errors import UnknownIck
 from headwater.ick.types import Listed
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
-from headwater.kernel.inputs import Encoding, from_text
 from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.derived import routes_of
+from headwater.serve.api.fields import GivenMembers, members_of
 from headwater.serve.api.routes import Route
-from headwater.views.icks import (
-    IckAddedView,
-    IckCommittedView,
-    IckDeletedView,
-    IckView,
-    ListedView,
-    ScoredView,
-)
+from headwater.views.icks import IckView, ListedView, ScoredView
 from headwater.views.record import View
 
 ReserveCount = Annotated[int, Meta(ge=0, le=10_000)]
-
-
-class ScoredBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A member, as text or base64, and its score."""
-
-    member: str
-    score: float
-    encoding: Encoding | None = None
-
-
-class MemberBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A member, as text or base64."""
-
-    member: str
-    encoding: Encoding | None = None
-
-
-class AddBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What has become dirty; the lower of two scores of a member counts."""
-
-    members: Annotated[list[ScoredBody], Meta(max_length=10_000)]
 
 
 class ReserveBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,17 +31,11 @@ class ReserveBody(msgspec.Struct, forbid_unknown_fields=True):
     backwash: bool = False
 
 
-class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Members that are clean."""
-
-    members: Annotated[list[MemberBody], Meta(max_length=10_000)]
-
-
 class ExchangeBody(msgspec.Struct, forbid_unknown_fields=True):
     """Members that are clean, and how many are handed out next."""
 
     count: ReserveCount
-    members: Annotated[list[MemberBody], Meta(max_length=10_000)] = []
+    members: GivenMembers = []
     backwash: bool = False
 
 
@@ -88,23 +56,6 @@ class ListedMembersView(View, frozen=True, kw_only=True):
     """Some members of a dirty list and where they are, in no order."""
 
     members: list[ListedView]
-
-
-def member_of(given: MemberBody | ScoredBody) -> str | bytes:
-    """Return a member as it was given; raises InvalidInput for what is not base64."""
-    try:
-        return from_text(given.member, given.encoding)
-    except ValueError as error:
-        raise InvalidInput(str(error)) from None
-
-
-def scores_of(body: AddBody) -> dict[str | bytes, float]:
-    """Return the members with their scores; the lower one counts where a member is given twice."""
-    found: dict[str | bytes, float] = {}
-    for one in body.members:
-        member = member_of(one)
-        found[member] = min(one.score, found.get(member, one.score))
-    return found
 
 
 async def get_ick(call: ApiCall) -> msgspec.Struct:
@@ -140,12 +91,6 @@ async def _first(found: AsyncIterator[Listed], count: int) -> AsyncGenerator[Lis
             return
 
 
-async def add_to_ick(call: ApiCall) -> msgspec.Struct:
-    """Add members that have become dirty; a repeat does no harm."""
-    added = await call.hw.ick(call.name).add(scores_of(call.body))
-    return IckAddedView.of(added, key=call.name)
-
-
 async def reserve_of_ick(call: ApiCall) -> ReservedMembersView:
     """Reserve members by score; they stay reserved until they are committed.
 
@@ -157,35 +102,16 @@ async def reserve_of_ick(call: ApiCall) -> ReservedMembersView:
     return ReservedMembersView(key=call.name, members=[ScoredView.of(*one) for one in found])
 
 
-async def commit_of_ick(call: ApiCall) -> IckCommittedView:
-    """Commit members: they are clean and removed."""
-    done = await call.hw.ick(call.name).commit(*map(member_of, call.body.members))
-    return IckCommittedView(key=call.name, committed=done)
-
-
 async def exchange_of_ick(call: ApiCall) -> ReservedMembersView:
     """Commit members and reserve others, in one call; no more are shown once they have 4 MiB."""
     body = call.body
-    members = map(member_of, body.members)
+    members = members_of(body.members)
     ick = call.hw.ick(call.name)
     found = await ick.exchange(body.count, *members, backwash=body.backwash, max_bytes=LIST_BYTES)
     return ReservedMembersView(key=call.name, members=[ScoredView.of(*one) for one in found])
 
 
-async def delete_ick(call: ApiCall) -> IckDeletedView:
-    """Delete an Ick with all its members."""
-    if not await call.hw.ick(call.name).delete():
-        raise UnknownIck(call.name)
-    return IckDeletedView(key=call.name)
-
-
-_ICK: Final = "/v1/icks/{ick}"
-
-
-def _change(path: str, run: Any, body: Any, answer: Any) -> Route:
-    return Route("POST", path, run, Scope.WRITE, body=body, answer=answer)
-
-
+_ICK: Final = ICK.path
 ICK_ROUTES: Final = (
     Route("GET", _ICK, get_ick, Scope.READ, answer=IckView),
     Route(
@@ -196,9 +122,21 @@ ICK_ROUTES: Final = (
         query=MembersQuery,
         answer=ListedMembersView,
     ),
-    _change(f"{_ICK}/add", add_to_ick, AddBody, IckAddedView),
-    _change(f"{_ICK}/reserve", reserve_of_ick, ReserveBody, ReservedMembersView),
-    _change(f"{_ICK}/commit", commit_of_ick, CommitBody, IckCommittedView),
-    _change(f"{_ICK}/exchange", exchange_of_ick, ExchangeBody, ReservedMembersView),
-    Route("DELETE", _ICK, delete_ick, Scope.ADMIN, answer=IckDeletedView, look=get_ick),
+    Route(
+        "POST",
+        f"{_ICK}/reserve",
+        reserve_of_ick,
+        Scope.WRITE,
+        body=ReserveBody,
+        answer=ReservedMembersView,
+    ),
+    Route(
+        "POST",
+        f"{_ICK}/exchange",
+        exchange_of_ick,
+        Scope.WRITE,
+        body=ExchangeBody,
+        answer=ReservedMembersView,
+    ),
+    *routes_of(ICK, get_ick),
 )

@@ -11,26 +11,20 @@ import re
 from collections.abc import Awaitable
 from typing import Any, Final
 
+from headwater.doors.catalogue import CHANNEL
 from headwater.errors import UnknownIck
 from headwater.ick.aio_ick import AsyncIckChannel
 from headwater.ick.types import Batch, Reserved
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
-from headwater.serve.resp.arguments import Arguments, int_of, scores_of, text_of
+from headwater.serve.resp.arguments import Arguments, int_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
+from headwater.serve.resp.derived import commands_of
 from headwater.serve.resp.faults import CommandRefused, syntax_error
 from headwater.serve.resp.session import RespSession
 
 _LEASE: Final = re.compile(rb"(\d{1,16}):(\d{1,4}):(\d{1,16}):(\d{1,16})")
 _LEASE_MS: Final = 30_000
-
-
-async def chadd(session: RespSession, words: Words) -> list[int]:
-    """CHADD: mark members as dirty."""
-    arguments = Arguments(words)
-    channel = session.door.client.ick_channel(arguments.text())
-    not_before = arguments.number() if arguments.take_option("NOTBEFORE") else None
-    return list(await channel.add(scores_of(arguments, "chadd"), not_before=not_before))
 
 
 async def chreserve(session: RespSession, words: Words) -> list[Any] | None:
@@ -128,18 +122,10 @@ async def chshards(session: RespSession, words: Words) -> dict[str, Any]:
     return (await channel.reshard(int_of(words[2])))._asdict()
 
 
-async def chdel(session: RespSession, words: Words) -> int:
-    """CHDEL: remove a channel."""
-    return int(await session.door.client.ick_channel(text_of(words[1])).delete())
-
-
 _C = "channel"
 _MEMBERS = "receipt member [receipt member ...]"
 CHANNEL_COMMANDS: Final = (
-    RespCommand("CHADD", -4, Scope.WRITE, -1, _C,
-                "key [NOTBEFORE unix-ms] score member [score member ...]",
-                "Marks members as dirty; returns how many were new, and how many scores fell.",
-                chadd),
+    *commands_of(CHANNEL, chstats),
     RespCommand("CHRESERVE", -4, Scope.WRITE, -1, _C,
                 "key consumer count [RETRY retry-ms] [SHARDS n]",
                 "Leases a shard that has something, and takes members of it, no more once they "
@@ -157,8 +143,5 @@ CHANNEL_COMMANDS: Final = (
                 "Returns the state of a channel and its shards; null without one.", chstats),
     RespCommand("CHSHARDS", 3, Scope.ADMIN, -1, _C, "key n",
                 "Changes how many shards a channel has, while it is in use.", chshards,
-                look=chstats),
-    RespCommand("CHDEL", 2, Scope.ADMIN, -1, _C, "key",
-                "Removes a channel with all its members; returns whether there was one.", chdel,
                 look=chstats),
 )  # fmt: skip

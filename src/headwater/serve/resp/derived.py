@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from headwater.doors.catalogue import Declared, Kind, Parameter
 from headwater.kernel.declaring import Scope, Shape
-from headwater.serve.resp.arguments import Arguments, int_of, span_of, text_of
+from headwater.serve.resp.arguments import Arguments, int_of, scores_of, span_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.faults import syntax_error
 from headwater.serve.resp.read_options import start_of
@@ -24,6 +24,8 @@ _SPELLED: Final = {
     Shape.OFFSETS_BY_PARTITION: "partition:offset|partition:start-end",
     Shape.POSITION: "FIRST|LAST|offset",
     Shape.POSITION_BY_PARTITION: "FIRST|LAST|offset|partition:offset",
+    Shape.MEMBERS: "member",
+    Shape.SCORES: "score member",
 }
 Look = Callable[[RespSession, Words], Awaitable[Any]]
 
@@ -45,7 +47,7 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         for word, one in options.items()
     ]
     syntax += [f"{_spelled(one)} [{_spelled(one)} ...]" for one in rest]
-    least = 1 + len(kind.keys) + len(needed) + len(rest)
+    least = 1 + len(kind.keys) + len(needed) + sum(len(_spelled(one).split()) for one in rest)
 
     async def run(session: RespSession, words: Words) -> Any:
         arguments = Arguments(words)
@@ -57,14 +59,14 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         for one in rest:
             if not arguments:
                 raise wrong_arity(name)
-            given[one.called] = _values(one, arguments.rest())
+            given[one.called] = _values(one, arguments.rest(), name)
         arguments.end()
         client = session.door.client
         if kind.check is not None:
             await client.store.run(kind.check(*names))
         target = kind.open(client, *names)
-        if operation.row.known:
-            await target.info()
+        if operation.row.known and await getattr(target, kind.state)() is None:
+            raise kind.unknown(*names)
         return spelled_reply(await operation.call(target, given))
 
     run.__name__, run.__doc__ = name.lower(), operation.summary
@@ -73,7 +75,7 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         -least if options or rest else least,
         operation.row.scope,
         -1,
-        kind.command,
+        kind.command.split()[-1],
         " ".join(syntax),
         operation.summary,
         run,
@@ -82,7 +84,10 @@ def _command(operation: Declared, look: Look) -> RespCommand:
 
 
 def _takes_rest(parameter: Parameter) -> bool:
-    return parameter.variadic or parameter.says.shape is Shape.POSITION_BY_PARTITION
+    return parameter.variadic or parameter.says.shape in (
+        Shape.POSITION_BY_PARTITION,
+        Shape.SCORES,
+    )
 
 
 def _word(parameter: Parameter) -> str:
@@ -107,7 +112,7 @@ def _value(parameter: Parameter, arguments: Arguments) -> Any:
     return arguments.take() if parameter.kind is bytes else arguments.text()
 
 
-def _values(parameter: Parameter, words: Words) -> Any:
+def _values(parameter: Parameter, words: Words, command: str) -> Any:
     """Read all arguments that are left."""
     match parameter.says.shape:
         case Shape.OFFSETS:
@@ -120,6 +125,10 @@ def _values(parameter: Parameter, words: Words) -> Any:
             return spans
         case Shape.POSITION_BY_PARTITION:
             return _positions(words)
+        case Shape.MEMBERS:
+            return list(words)
+        case Shape.SCORES:
+            return scores_of(words, command)
     return [text_of(word) for word in words]
 
 
