@@ -443,4 +443,34 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
             words=[],
         ),
     ],
+    "timed_job": [
+        Declaration(
+            name="pause",
+            verb="pause",
+            help="Start no run of a timed job until it is resumed; returns whether it was not paused yet.",
+            asks=False,
+            words=[],
+        ),
+        Declaration(
+            name="resume",
+            verb="resume",
+            help="Have a paused timed job run again; returns whether it was paused.",
+            asks=False,
+            words=[],
+        ),
+        Declaration(
+            name="run",
+            verb="run",
+            help="Have a timed job run now, paused or not, by the next runner that has a free place.",
+            asks=False,
+            words=[],
+        ),
+        Declaration(
+            name="delete",
+            verb="delete",
+            help="Remove a timed job with its history; returns whether it was there.",
+            asks=True,
+            words=[],
+        ),
+    ],
 }

@@ -33,6 +33,7 @@ _COMPLETED: Final[dict[str, Any]] = {
     "group": completing.groups,
     "queue": completing.queues,
     "channel": completing.channels,
+    "job": completing.timed_jobs,
 }
 _EXPLAINED: Final = {"key": "Key of the Ick, as redis-ick spells it."}
 _METAVARS: Final = {

@@ -116,7 +116,8 @@ async def opened(call: ApiCall, kind: Kind) -> Any:
     """Return the object that a request names; raises what says that it is not there."""
     if kind.check is not None:
         await call.hw.store.run(kind.check(*call.names))
-    return kind.open(call.hw, *call.names)
+    more = {"by": call.grant.holder} if kind.collection else {}
+    return kind.open(call.hw, *call.names, **more)
 
 
 def _fields_type(operation: Declared) -> type[msgspec.Struct]:

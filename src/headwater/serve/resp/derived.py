@@ -7,8 +7,10 @@ may be given often: ``TNACK key group [DELAY delay-ms] offset [offset ...]``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, Final
+
+import msgspec
 
 from headwater.doors.catalogue import Declared, Kind, Parameter
 from headwater.kernel.declaring import Scope, Shape
@@ -16,6 +18,7 @@ from headwater.serve.resp.arguments import Arguments, int_of, scores_of, span_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.faults import syntax_error
 from headwater.serve.resp.read_options import start_of
+from headwater.serve.resp.replies import OK
 from headwater.serve.resp.session import RespSession
 
 DOOR: Final = "RESP"
@@ -64,10 +67,12 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         client = session.door.client
         if kind.check is not None:
             await client.store.run(kind.check(*names))
-        target = kind.open(client, *names)
+        more = {"by": session.grant.holder} if kind.collection and session.grant else {}
+        target = kind.open(client, *names, **more)
         if operation.row.known and await getattr(target, kind.state)() is None:
             raise kind.unknown(*names)
-        return spelled_reply(await operation.call(target, given))
+        value = await operation.call(target, given)
+        return OK if operation.returns is None else spelled_reply(value)
 
     run.__name__, run.__doc__ = name.lower(), operation.summary
     return RespCommand(
@@ -150,11 +155,14 @@ def spelled_reply(value: Any) -> Any:
     """Return what an operation returned as a reply: flags as 1 and 0, records as maps."""
     if isinstance(value, bool):
         return int(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name.replace("_", "-"): spelled_reply(item) for name, item in asdict(value).items()}
+    if isinstance(value, msgspec.Struct) or (is_dataclass(value) and not isinstance(value, type)):
+        names = (
+            [one.name for one in fields(value)] if is_dataclass(value) else value.__struct_fields__
+        )
+        return {name.replace("_", "-"): spelled_reply(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return [
             [name, *item] if isinstance(item, tuple) else [name, spelled_reply(item)]
             for name, item in sorted(value.items())
         ]
-    return list(value) if isinstance(value, tuple) else value
+    return [spelled_reply(item) for item in value] if isinstance(value, list | tuple) else value

@@ -23,6 +23,7 @@ from headwater.serve.resp.queue_commands import QUEUE_COMMANDS
 from headwater.serve.resp.replies import ErrorReply
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.stream_commands import STREAM_COMMANDS
+from headwater.serve.resp.timed_commands import TIMED_COMMANDS
 from headwater.serve.resp.timeline_commands import TIMELINE_COMMANDS
 from headwater.serve.resp.topic_commands import TOPIC_COMMANDS
 from headwater.serve.resp.transactions import ENDS_TRANSACTION, TRANSACTION_COMMANDS
@@ -39,6 +40,7 @@ COMMANDS: Final = table_of(
     ICK_COMMANDS,
     CHANNEL_COMMANDS,
     TIMELINE_COMMANDS,
+    TIMED_COMMANDS,
     LIMIT_COMMANDS,
 )
 _introspection.table = COMMANDS
