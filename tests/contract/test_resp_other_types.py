@@ -139,5 +139,8 @@ def test_timelines_insert_delete_and_select(stores: Stores) -> None:
         assert ask("TLSELECT", "a", "START", "2.5", "y") == [b"x", 1.0]
         assert ask("TLDELETE", "a", 2, "x") == 1
         assert ask("TLSELECT", "a") == [b"y", 2.5]
+        assert ask("TLSCORE", "a", "y") == [2.5, 1]
+        assert ask("TLSCORE", "a", "x") == [2.0, 0]
+        assert ask("TLSCORE", "a", "z") is None
         with pytest.raises(redis.ResponseError, match="wrong number"):
             ask("TLINSERT", "a", 1, "x", "b")
