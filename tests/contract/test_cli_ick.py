@@ -127,7 +127,7 @@ def test_shards_are_changed(url: str, name: str) -> None:
         "settled": False,
         "leases": 1,
     }
-    assert channel(url, "shards", name, "5").out == "5 shards; the change waits for 1 lease\n"
+    assert channel(url, "shards", name, "5").out == "5 shards, 1 lease to wait for\n"
     assert channel(url, "commit", name, stdin=batch).code == 0
     kept = run(url, "keep", "--once")
     assert f"{name}: finished 1 change of the number of shards" in kept.out

@@ -38,10 +38,10 @@ class AsyncIck:
 
     @operation(Scope.WRITE, says="{new} new, {lowered} lowered", override=("command line",))
     async def add(self, scores: GivenScores) -> Added:
-        """Mark members as dirty; one that is in the producer set takes the lower score.
+        """Mark members as dirty; returns how many were new, and how many scores fell.
 
-        Returns how many were not in the producer set and how many scores fell. A member that is
-        reserved becomes dirty again. The Ick exists afterwards, even when no member was given.
+        A member that is in the producer set takes the lower score; one that is reserved becomes
+        dirty again. The Ick exists afterwards, even when no member was given.
         """
         return await self._run(single.add(self._handle, scores))
 
@@ -59,7 +59,7 @@ class AsyncIck:
 
     @operation(Scope.WRITE, "committed", says="committed {committed:member}")
     async def commit(self, *members: GivenMember) -> int:
-        """Mark members as clean: remove them from the consumer set; returns how many were in it."""
+        """Mark reserved members as clean: they are removed. Returns how many were reserved."""
         return (await self._run(single.exchange(self._handle, 0, members, False)))[0]
 
     async def exchange(
@@ -122,10 +122,10 @@ class AsyncIckChannel:
 
     @operation(Scope.WRITE, says="{new} new, {lowered} lowered", override=("command line",))
     async def add(self, scores: GivenScores, *, not_before: NotBefore = None) -> Added:
-        """Mark members as dirty; one that is dirty already keeps the lower score.
+        """Mark members as dirty; returns how many were new, and how many scores fell.
 
-        Returns how many were not dirty before and how many scores fell. Members are not reserved
-        before ``not_before`` (ms since 1970, or a datetime with its zone); the earlier of two times
+        A member that is dirty already keeps the lower score. Members are not reserved before
+        ``not_before`` (ms since 1970, or a datetime with its zone); the earlier of two times
         applies. A member that is reserved becomes dirty again, whatever its consumer does. A repeat
         does nothing more. Atomic within each shard; one round trip for each.
         """
@@ -196,7 +196,7 @@ class AsyncIckChannel:
 
     @operation(
         Scope.ADMIN,
-        says="{shards:shard}; the change waits for {leases:lease}",
+        says="{shards:shard}, {leases:lease} to wait for",
         known=True,
         http="PUT layout",
         command="shards",

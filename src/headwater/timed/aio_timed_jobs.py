@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from headwater.kernel.declaring import Param, Scope, operation
+from headwater.kernel.declaring import Scope, operation
 from headwater.timed import operating
-from headwater.timed.operating import MOST_EVENTS, TimedJobInfo
+from headwater.timed.operating import EventCount, TimedJobInfo
 from headwater.timed.states import JobEvent
 from headwater.whole_store.client_handles import member_name
 
@@ -30,19 +30,23 @@ class AsyncTimedJobs:
 
     @operation(Scope.READ, override=("command line", "HTTP"))
     async def info(self, name: str) -> TimedJobInfo:
-        """Return how a timed job stands; raises UnknownTimedJob."""
+        """Return how a timed job stands: when it is due, what runs, how its last run ended.
+
+        Raises UnknownTimedJob.
+        """
         return await self._run(operating.info(name))
 
     @operation(Scope.READ, "events", override=("command line", "HTTP"))
-    async def history(
-        self, name: str, count: Annotated[int, Param("How many.", most=MOST_EVENTS)] = 100
-    ) -> tuple[JobEvent, ...]:
-        """Return the newest events of a timed job, oldest first; raises UnknownTimedJob."""
+    async def history(self, name: str, count: EventCount = 100) -> tuple[JobEvent, ...]:
+        """Return the newest events of a timed job, oldest first.
+
+        Raises UnknownTimedJob.
+        """
         return await self._run(operating.history(name, count))
 
     @operation(Scope.ADMIN, "changed", says="paused", says_not="paused already")
     async def pause(self, name: str) -> bool:
-        """Start no run of a timed job until it is resumed; returns whether it was not paused yet.
+        """Start no run of a timed job until it is resumed; returns whether that changed anything.
 
         Runs that have started finish. Raises UnknownTimedJob.
         """
@@ -50,7 +54,7 @@ class AsyncTimedJobs:
 
     @operation(Scope.ADMIN, "changed", says="runs", says_not="runs already")
     async def resume(self, name: str) -> bool:
-        """Have a paused timed job run again; returns whether it was paused.
+        """Run a paused timed job again; returns whether it was paused.
 
         What was due while it was paused is not run. Raises UnknownTimedJob.
         """
@@ -58,7 +62,7 @@ class AsyncTimedJobs:
 
     @operation(Scope.ADMIN, says="asked for a run; a runner begins it within a second or two")
     async def run(self, name: str) -> None:
-        """Have a timed job run now, paused or not, by the next runner that has a free place.
+        """Run a timed job now, paused or not, in the next runner that has a free place.
 
         It is recorded as a run by hand. Raises UnknownTimedJob.
         """
@@ -74,8 +78,8 @@ class AsyncTimedJobs:
         resp="CRONDEL",
     )
     async def delete(self, name: str) -> bool:
-        """Remove a timed job with its history; returns whether it was there.
+        """Remove a timed job with its history; a runner that still has it declares it again.
 
-        A runner that still has it declares it again.
+        Returns whether it was there.
         """
         return await self._run(operating.delete(name))

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from headwater.kernel.declaring import Param, Scope, operation
+from headwater.kernel.declaring import Scope, operation
 from headwater.timed import operating
-from headwater.timed.operating import MOST_EVENTS, TimedJobInfo
+from headwater.timed.operating import EventCount, TimedJobInfo
 from headwater.timed.states import JobEvent
 from headwater.whole_store.client_handles import member_name
 
@@ -31,19 +31,23 @@ class TimedJobs:
 
     @operation(Scope.READ, override=("command line", "HTTP"))
     def info(self, name: str) -> TimedJobInfo:
-        """Return how a timed job stands; raises UnknownTimedJob."""
+        """Return how a timed job stands: when it is due, what runs, how its last run ended.
+
+        Raises UnknownTimedJob.
+        """
         return self._run(operating.info(name))
 
     @operation(Scope.READ, "events", override=("command line", "HTTP"))
-    def history(
-        self, name: str, count: Annotated[int, Param("How many.", most=MOST_EVENTS)] = 100
-    ) -> tuple[JobEvent, ...]:
-        """Return the newest events of a timed job, oldest first; raises UnknownTimedJob."""
+    def history(self, name: str, count: EventCount = 100) -> tuple[JobEvent, ...]:
+        """Return the newest events of a timed job, oldest first.
+
+        Raises UnknownTimedJob.
+        """
         return self._run(operating.history(name, count))
 
     @operation(Scope.ADMIN, "changed", says="paused", says_not="paused already")
     def pause(self, name: str) -> bool:
-        """Start no run of a timed job until it is resumed; returns whether it was not paused yet.
+        """Start no run of a timed job until it is resumed; returns whether that changed anything.
 
         Runs that have started finish. Raises UnknownTimedJob.
         """
@@ -51,7 +55,7 @@ class TimedJobs:
 
     @operation(Scope.ADMIN, "changed", says="runs", says_not="runs already")
     def resume(self, name: str) -> bool:
-        """Have a paused timed job run again; returns whether it was paused.
+        """Run a paused timed job again; returns whether it was paused.
 
         What was due while it was paused is not run. Raises UnknownTimedJob.
         """
@@ -59,7 +63,7 @@ class TimedJobs:
 
     @operation(Scope.ADMIN, says="asked for a run; a runner begins it within a second or two")
     def run(self, name: str) -> None:
-        """Have a timed job run now, paused or not, by the next runner that has a free place.
+        """Run a timed job now, paused or not, in the next runner that has a free place.
 
         It is recorded as a run by hand. Raises UnknownTimedJob.
         """
@@ -75,8 +79,8 @@ class TimedJobs:
         resp="CRONDEL",
     )
     def delete(self, name: str) -> bool:
-        """Remove a timed job with its history; returns whether it was there.
+        """Remove a timed job with its history; a runner that still has it declares it again.
 
-        A runner that still has it declares it again.
+        Returns whether it was there.
         """
         return self._run(operating.delete(name))

@@ -102,7 +102,8 @@ def _word(parameter: Parameter) -> str:
 
 
 def _spelled(parameter: Parameter) -> str:
-    return _SPELLED.get(parameter.says.shape, parameter.called.replace("_", "-"))
+    bare = parameter.says.metavar.lower() or parameter.called.replace("_", "-")
+    return _SPELLED.get(parameter.says.shape, bare)
 
 
 def _value(parameter: Parameter, arguments: Arguments) -> Any:
