@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headwater.serve.resp.audit import audited
-from headwater.serve.resp.channel_commands import CHANNEL_COMMANDS
 from headwater.serve.resp.commands import (
     RespCommand,
     Words,
@@ -16,7 +15,7 @@ from headwater.serve.resp.commands import (
 from headwater.serve.resp.faults import CommandRefused, WrongArguments, error_reply
 from headwater.serve.resp.group_commands import GROUP_COMMANDS
 from headwater.serve.resp.handshake import HANDSHAKE
-from headwater.serve.resp.ick_commands import ICK_COMMANDS
+from headwater.serve.resp.ick_commands import CHANNEL_COMMANDS, ICK_COMMANDS
 from headwater.serve.resp.introspection import Introspection
 from headwater.serve.resp.limit_commands import LIMIT_COMMANDS
 from headwater.serve.resp.queue_commands import QUEUE_COMMANDS
