@@ -45,6 +45,8 @@ def test_a_job_is_listed_with_its_times_and_its_last_outcome(
     assert (row["running"], row["waiting"], row["missed_runs"]) == ([], [], 0)
     # No runner of another clock has told a time that is later.
     assert (row["next_ms"] - START_MS) % HOUR_MS == 0
+    assert run(url, "cron", "info", name, "--json").row["last"]["outcome"] == "done"
+    assert "done, due" in run(url, "cron", "info", name).out
     line = next(line for line in run(url, "cron", "list").out.splitlines() if name in line)
     assert line.split()[-4:] == ["done", "0", "0", "waiting"]
 
@@ -56,16 +58,16 @@ def test_a_paused_job_begins_nothing_and_makes_up_for_nothing(
     run_due = clockwork.runner(name, runs.append, cron="0 * * * *", missed="all")
     run_due()
     assert run(url, "cron", "pause", name).out == "paused\n"
-    assert run(url, "cron", "pause", name).out == "paused, as before\n"
+    assert run(url, "cron", "pause", name).out == "paused already\n"
     clockwork.now_ms += 3 * HOUR_MS
     run_due()
     assert runs == []
     told = run(url, "cron", "resume", name, "--json").row
-    assert told == {"job": name, "state": "runs", "changed": True}
+    assert told == {"job": name, "changed": True}
     # It was resumed by the time of the store, which is later than that of the test.
     run_due()
     assert runs == []
-    assert run(url, "cron", "resume", name).out == "runs, as before\n"
+    assert run(url, "cron", "resume", name).out == "runs already\n"
 
 
 def test_a_run_by_hand_happens_also_while_the_job_is_paused(
@@ -76,7 +78,7 @@ def test_a_run_by_hand_happens_also_while_the_job_is_paused(
     run_due = clockwork.runner(name, runs.append, cron="0 * * * *")
     run_due()
     run(url, "cron", "pause", name)
-    assert run(url, "cron", "run", name, "--json").row == {"job": name, "asked": True}
+    assert run(url, "cron", "run", name, "--json").row == {"job": name}
     run_due()
     run_due()
     assert [(each.by_hand, each.attempt) for each in runs] == [(True, 1)]
@@ -100,7 +102,7 @@ def test_a_job_is_removed_with_its_history(url: str, clockwork: Clockwork, name:
     assert name in run(url, "cron", "list").out
 
 
-@pytest.mark.parametrize("command", ["history", "pause", "resume", "run", "delete"])
+@pytest.mark.parametrize("command", ["info", "history", "pause", "resume", "run", "delete"])
 def test_an_unknown_job_is_refused_with_the_name_that_was_meant(
     url: str, clockwork: Clockwork, name: str, command: str
 ) -> None:

@@ -60,6 +60,8 @@ def test_members_are_inserted_selected_and_deleted(farm: str) -> None:
     assert timeline(farm, "select", "ada", "--offset", "1", "--start", start).code == 1
     assert timeline(farm, "delete", "ada", "a", "b", "--score", "5").out == "2 applied\n"
     assert timeline(farm, "select", "ada").out == "no records\n"
+    assert timeline(farm, "score", "ada", "a").out == "deleted at 5.0\n"
+    assert timeline(farm, "score", "ada", "nobody", "--json").row["score"] is None
     now = timeline(farm, "insert", "ada", "a")
     assert now.out == "1 applied\n"
     assert timeline(farm, "select", "ada", "--json").row["score"] > 1.7e12

@@ -45,7 +45,7 @@ TRIED = settings(
 # A message needs a value or data, an offset a partition that is there: no schema says so.
 NOT_ASKED = [positive_data_acceptance]
 TOKEN = {"Authorization": "Bearer root-token"}
-KINDS = ("stream", "topic", "queue", "ick", "channel", "timeline", "consumer", "group", "job")
+KINDS = ("stream", "topic", "queue", "channel", "timeline", "consumer", "group", "job", "key")
 THERE = dict.fromkeys(KINDS, "there")
 THERE["reader"] = "consumer:there"
 THERE["replay"] = "there"

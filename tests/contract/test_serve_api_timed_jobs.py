@@ -49,17 +49,15 @@ def test_an_operator_lists_looks_pauses_resumes_and_runs_a_job(
     job = client.get(path).body
     assert (job["when"], job["paused"], job["last"]) == ("0 * * * *", False, None)
     assert client.get(f"/v1/timed-jobs?prefix={name}").body == {"jobs": [job], "next": None}
-    paused = client.ask("PUT", f"{path}/state", {"paused": True}).body
-    assert paused == {"job": name, "state": "paused", "changed": True}
-    assert not client.ask("PUT", f"{path}/state", {"paused": True}).body["changed"]
+    assert client.post(f"{path}/pause", None).body == {"job": name, "changed": True}
+    assert client.post(f"{path}/pause", None).body == {"job": name, "changed": False}
     clockwork.now_ms += 3 * HOUR_MS
     run_due()
     assert runs == []
-    asked = client.post(f"{path}/run", None)
-    assert (asked.status, asked.body["asked"]) == (202, True)
+    assert client.post(f"{path}/run", None).body == {"job": name}
     run_due()
     assert [run.by_hand for run in runs] == [True]
-    assert client.ask("PUT", f"{path}/state", {"paused": False}).body["state"] == "runs"
+    assert client.post(f"{path}/resume", None).body["changed"]
     clockwork.now_ms += HOUR_MS
     run_due()
     assert {run.by_hand for run in runs[1:]} == {False}
@@ -82,9 +80,9 @@ def test_whoever_may_only_read_changes_no_job_and_every_change_is_in_the_audit(
     path = f"/v1/timed-jobs/{name}"
     reader = api.client("look-token")
     assert reader.get(path).status == reader.get(f"{path}/history").status == 200
-    assert reader.ask("PUT", f"{path}/state", {"paused": True}).status == 403
+    assert reader.post(f"{path}/pause", None).status == 403
     assert reader.post(f"{path}/run", None).status == 403
-    assert client.ask("PUT", f"{path}/state", {"paused": True}).status == 200
+    assert client.post(f"{path}/pause", None).status == 200
     with headwater.connect(stores.url("plain")) as hw:
         audit = hw.stream("hw.audit")
         found = [json.loads(one.value) for one in audit.read(1, 10_000) if one and one.tag == name]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+
+import typer
 
 from headwater.cli.derived import DOOR as COMMAND_LINE
 from headwater.cli.narrowing import every_command
@@ -41,12 +44,7 @@ def test_few_operations_are_written_by_hand_in_a_door() -> None:
 def test_what_is_derived_is_in_its_door() -> None:
     routes = {route.operation for route in ROUTES}
     commands = {command.name for command in COMMANDS.values()}
-    line = {
-        f"{group.name} {command.name}"
-        for group in every_command().registered_groups
-        if group.typer_instance is not None
-        for command in group.typer_instance.registered_commands
-    }
+    line = set(_commands(every_command()))
     for operation in catalogue(asyncio=True):
         kind, row = operation.kind, operation.row
         if operation.is_in(HTTP):
@@ -57,6 +55,15 @@ def test_what_is_derived_is_in_its_door() -> None:
         if operation.is_in(COMMAND_LINE):
             name = row.command or operation.verb.replace("_", "-")
             assert f"{kind.command} {name}" in line, operation.id
+
+
+def _commands(app: typer.Typer, path: str = "") -> Iterator[str]:
+    """Yield every command of a group and of those below it, by all its words."""
+    for command in app.registered_commands:
+        yield f"{path}{command.name}"
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            yield from _commands(group.typer_instance, f"{path}{group.name} ")
 
 
 def test_the_summary_of_an_operation_stands_for_itself() -> None:

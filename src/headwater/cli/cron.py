@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headwater import views
 from headwater.cli import completing, output
-from headwater.cli.options import AsJson, Count, StoreUrl, Yes, confirm, connected
+from headwater.cli.derived import add_commands
+from headwater.cli.options import AsJson, Count, StoreUrl, connected
+from headwater.doors.catalogue import TIMED_JOB, Named
 
 if TYPE_CHECKING:
     from headwater.timed.operating import TimedJobInfo
@@ -95,45 +97,29 @@ def _what(event: JobEvent) -> str:
 
 
 @app.command()
-def pause(name: JobName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Start no run of a job until resume; runs that have started finish."""
+def info(name: JobName, store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Show when a job is due next, what runs or waits, and how its last run ended."""
     with _jobs(store) as jobs:
-        changed = jobs.pause(name)
-    _show_state(name, "paused", changed, as_json)
-
-
-@app.command()
-def resume(name: JobName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Run a paused job again; what was due meanwhile is not run."""
-    with _jobs(store) as jobs:
-        changed = jobs.resume(name)
-    _show_state(name, "runs", changed, as_json)
-
-
-def _show_state(name: str, state: Literal["paused", "runs"], changed: bool, as_json: bool) -> None:
-    done = views.timed.TimedJobStateView(job=name, state=state, changed=changed)
-    output.answer(done, state if changed else f"{state}, as before", as_json)
-
-
-@app.command()
-def run(name: JobName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Let a runner run a job now, even while it is paused; it is recorded as run by hand."""
-    with _jobs(store) as jobs:
-        jobs.run(name)
-    done = views.timed.TimedJobAskedView(job=name)
-    output.answer(done, "asked for a run; a runner begins it within a second or two", as_json)
-
-
-@app.command()
-def delete(
-    name: JobName, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False
-) -> None:
-    """Remove a job with its history; a runner that still has it declares it again."""
-    with _jobs(store) as jobs:
-        jobs.info(name)
-        confirm(f"Delete {name} with its history?", yes)
-        jobs.delete(name)
-    output.answer(views.timed.TimedJobDeletedView(job=name), "deleted", as_json)
+        job = jobs.info(name)
+    if as_json:
+        output.show_json(views.timed.TimedJobView.of(job))
+        return
+    last = job.last
+    output.show_facts(
+        [
+            ("job", job.name),
+            ("when", job.when),
+            ("time zone", job.tz),
+            ("state", _state(job)),
+            ("next", output.time_text(job.next_ms or 0)),
+            ("running", len(job.running)),
+            ("waiting", len(job.waiting)),
+            ("last", last and f"{last.outcome}, due {output.time_text(last.due_ms)}"),
+            ("error", last and last.error),
+            ("missed", f"{job.missed_runs}, policy {job.missed}"),
+            ("skipped", f"{job.skipped_runs}, policy {job.overlap}"),
+        ]
+    )
 
 
 @contextmanager
@@ -142,3 +128,12 @@ def _jobs(store: str | None) -> Iterator[TimedJobs]:
 
     with connected(store) as hw:
         yield TimedJobs(hw)
+
+
+@contextmanager
+def _job(store: str | None, name: str) -> Iterator[Named]:
+    with _jobs(store) as jobs:
+        yield Named(jobs, name)
+
+
+add_commands(app, TIMED_JOB, _job)

@@ -649,4 +649,96 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
             words=[],
         ),
     ],
+    "ick": [
+        Declaration(
+            name="commit",
+            verb="commit",
+            help="Mark reserved members as clean: they are removed. Returns how many were reserved.",
+            asks=False,
+            words=[
+                Word(
+                    called="members",
+                    kind="str",
+                    shape="members",
+                    help="Members.",
+                    metavar="MEMBER",
+                    least=None,
+                    most=None,
+                    default=None,
+                    required=True,
+                    variadic=True,
+                    keyword=False,
+                    optional=False,
+                )
+            ],
+        ),
+        Declaration(
+            name="delete",
+            verb="delete",
+            help="Remove an Ick with all its members; returns how many keys there were.",
+            asks=True,
+            words=[],
+        ),
+    ],
+    "channel": [
+        Declaration(
+            name="shards",
+            verb="reshard",
+            help="Change the number of shards of a channel in use, as far as can be done now.",
+            asks=False,
+            words=[
+                Word(
+                    called="shards",
+                    kind="int",
+                    shape="plain",
+                    help="The new number of shards.",
+                    metavar="NUMBER",
+                    least=1,
+                    most=1024,
+                    default=None,
+                    required=True,
+                    variadic=False,
+                    keyword=False,
+                    optional=False,
+                )
+            ],
+        ),
+        Declaration(
+            name="delete",
+            verb="delete",
+            help="Remove a channel with all its members; returns whether there was one.",
+            asks=True,
+            words=[],
+        ),
+    ],
+    "timed_job": [
+        Declaration(
+            name="pause",
+            verb="pause",
+            help="Start no run of a timed job until it is resumed; returns whether that changed anything.",
+            asks=False,
+            words=[],
+        ),
+        Declaration(
+            name="resume",
+            verb="resume",
+            help="Run a paused timed job again; returns whether it was paused.",
+            asks=False,
+            words=[],
+        ),
+        Declaration(
+            name="run",
+            verb="run",
+            help="Run a timed job now, paused or not, in the next runner that has a free place.",
+            asks=False,
+            words=[],
+        ),
+        Declaration(
+            name="delete",
+            verb="delete",
+            help="Remove a timed job with its history; a runner that still has it declares it again.",
+            asks=True,
+            words=[],
+        ),
+    ],
 }

@@ -33,11 +33,15 @@ _COMPLETED: Final[dict[str, Any]] = {
     "topic": completing.topics,
     "group": completing.groups,
     "queue": completing.queues,
+    "channel": completing.channels,
+    "job": completing.timed_jobs,
 }
+_EXPLAINED: Final = {"key": "Key of the Ick, as redis-ick spells it."}
 _METAVARS: Final = {
     Shape.OFFSETS.value: "OFFSET...",
     Shape.OFFSETS_BY_PARTITION.value: "OFFSET...",
     Shape.POSITION.value: "TO",
+    Shape.MEMBERS.value: "MEMBER...",
 }
 _STEPS: Final = (
     "An offset, first, last, a time like 2030-01-31T12:00:00Z, or -1000 or +1000: so many "
@@ -154,7 +158,9 @@ class _Sums:
         self._parts = info if isinstance(info, list) else [info]
 
     def __getattr__(self, name: str) -> int:
-        return sum(getattr(part, name) for part in self._parts)
+        return sum(
+            part[name] if isinstance(part, dict) else getattr(part, name) for part in self._parts
+        )
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
@@ -166,7 +172,7 @@ def _named(key: str, at: int) -> inspect.Parameter:
     """Return the parameter of a name of the address; completion knows the first as ``name``."""
     argument = typer.Argument(
         metavar=key.upper(),
-        help=f"Name of the {key}.",
+        help=_EXPLAINED.get(key, f"Name of the {key}."),
         show_default=False,
         autocompletion=_COMPLETED.get(key),
     )

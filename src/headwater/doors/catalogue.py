@@ -10,11 +10,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin
 
-from headwater.errors import HeadwaterError, UnknownGroup, UnknownQueue, UnknownTopic
+from headwater.errors import (
+    HeadwaterError,
+    UnknownGroup,
+    UnknownIck,
+    UnknownQueue,
+    UnknownTimedJob,
+    UnknownTopic,
+)
 from headwater.kernel.declaring import Param, Row, row_of
 
 if TYPE_CHECKING:
@@ -31,7 +38,9 @@ class Kind:
     ``path`` holds a parameter for each name of an address. ``module`` and ``name`` are those of the
     class for threads; the one for asyncio is ``AsyncName`` in ``aio_module``. ``open`` takes either
     client. ``check`` refuses an address that does not exist, where opening would create it.
-    ``state`` is the method that returns the state of an object.
+    ``state`` is the method that returns how an object stands; of one that does not exist, it
+    raises or returns None. A ``collection`` is one object whose methods take an address first, and
+    changes of it are recorded under a name, which ``open`` takes as ``by``.
     """
 
     name: str
@@ -44,6 +53,7 @@ class Kind:
     unknown: Callable[..., HeadwaterError]
     check: Callable[..., Operation[None]] | None = None
     state: str = "info"
+    collection: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -59,8 +69,9 @@ class Kind:
         package, _, module = self.module.rpartition(".")
         name = f"{package}.aio_{module}" if asyncio else self.module
         cls = getattr(import_module(name), f"Async{self.cls}" if asyncio else self.cls)
+        bound = 1 + len(self.keys) if self.collection else 1
         return [
-            Declared(self, verb, row, method, *_signature(method))
+            Declared(self, verb, row, method, *_signature(method, bound))
             for verb, method in vars(cls).items()
             if (row := row_of(method)) is not None
         ]
@@ -133,7 +144,7 @@ class Declared:
             if parameter.of:
                 records[parameter.of][parameter.name] = value
             elif parameter.variadic:
-                positional.append(value)
+                positional += value if isinstance(value, list) else [value]
             else:
                 named[parameter.name] = value
         for name, facts in records.items():
@@ -142,12 +153,17 @@ class Declared:
         return getattr(target, self.verb)(*positional, **named)
 
 
-def _signature(method: Callable[..., Any]) -> tuple[tuple[Parameter, ...], dict[str, type], Any]:
-    """Return the parameters of a method, the records among them, and what it returns."""
+def _signature(
+    method: Callable[..., Any], bound: int
+) -> tuple[tuple[Parameter, ...], dict[str, type], Any]:
+    """Return the parameters of a method, the records among them, and what it returns.
+
+    Its first parameters are ``bound``: the object itself, and in a collection the address.
+    """
     signature = inspect.signature(method, eval_str=True)
     found: list[Parameter] = []
     records: dict[str, type] = {}
-    for name, parameter in list(signature.parameters.items())[1:]:
+    for name, parameter in list(signature.parameters.items())[bound:]:
         kind, _ = _annotated(parameter.annotation)
         if is_dataclass(kind):
             assert isinstance(kind, type)
@@ -226,7 +242,62 @@ QUEUE: Final = Kind(
     UnknownQueue,
     state="stats",
 )
-KINDS: Final = (GROUP, TOPIC_GROUP, QUEUE)
+ICK: Final = Kind(
+    "ick",
+    "/v1/icks/{key}",
+    "ick",
+    "ICK",
+    "headwater.ick.ick",
+    "Ick",
+    lambda hw, key: hw.ick(key),
+    UnknownIck,
+    state="stats",
+)
+CHANNEL: Final = Kind(
+    "channel",
+    "/v1/channels/{channel}",
+    "ick channel",
+    "CH",
+    "headwater.ick.ick",
+    "IckChannel",
+    lambda hw, channel: hw.ick_channel(channel),
+    UnknownIck,
+    state="stats",
+)
+
+
+class Named:
+    """An object of a collection: it has the methods of that, which take its address first."""
+
+    def __init__(self, collection: Any, *names: str) -> None:
+        self._collection = collection
+        self._names = names
+
+    def __getattr__(self, verb: str) -> Any:
+        return partial(getattr(self._collection, verb), *self._names)
+
+
+def _timed_job(hw: Any, job: str, by: str | None = None) -> Named:
+    from headwater.aio_client import AsyncHeadwater
+    from headwater.timed.aio_timed_jobs import AsyncTimedJobs
+    from headwater.timed.timed_jobs import TimedJobs
+
+    jobs = AsyncTimedJobs if isinstance(hw, AsyncHeadwater) else TimedJobs
+    return Named(jobs(hw, by), job)
+
+
+TIMED_JOB: Final = Kind(
+    "timed_job",
+    "/v1/timed-jobs/{job}",
+    "cron",
+    "CRON",
+    "headwater.timed.timed_jobs",
+    "TimedJobs",
+    _timed_job,
+    UnknownTimedJob,
+    collection=True,
+)
+KINDS: Final = (GROUP, TOPIC_GROUP, QUEUE, ICK, CHANNEL, TIMED_JOB)
 
 
 @cache

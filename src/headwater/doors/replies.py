@@ -2,7 +2,7 @@
 
 A number, a flag or a mapping is answered under the name that its row gives it, behind the address
 of the object: ``{"stream": "rides", "group": "mail", "acked": 2}``. A record of the library is
-answered field by field.
+answered field by field; where nothing is returned, the address is the answer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ def reply_type(operation: Declared) -> type[View]:
     """Return the type of what an operation answers."""
     name = f"{_camel(operation.kind.name)}{_camel(operation.verb)}View"
     address = dict.fromkeys(operation.kind.keys, str)
-    if operation.row.result:
-        fields: list[Any] = [*address.items(), (operation.row.result, operation.returns)]
+    if operation.row.result or operation.returns is None:
+        fields: list[Any] = [*address.items()]
+        if operation.row.result:
+            fields.append((operation.row.result, operation.returns))
         said = {"__doc__": f"What ``{operation.verb}`` answers. {operation.summary}"}
         made = msgspec.defstruct(
             name, fields, bases=(View,), namespace=said, frozen=True, kw_only=True
@@ -41,6 +43,8 @@ def reply(operation: Declared, names: Sequence[str], value: Any) -> View:
     address = dict(zip(operation.kind.keys, names, strict=True))
     if operation.row.result:
         return made(**address, **{operation.row.result: value})
+    if operation.returns is None:
+        return made(**address)
     return made(**copied(made, value, **address))
 
 
@@ -50,7 +54,7 @@ def sentence(operation: Declared, names: Sequence[str], value: Any) -> str:
     facts: dict[str, Any] = dict(zip(operation.kind.keys, names, strict=True))
     if row.result:
         facts[row.result] = shown(value)
-    else:
+    elif operation.returns is not None:
         facts["record"] = value
         facts |= {name: shown(getattr(value, name)) for name in _fields(operation.returns)}
     return (row.says if value or not row.says_not else row.says_not).format(**facts)

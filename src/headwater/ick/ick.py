@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.ick import channels, single
 from headwater.ick.channels import ChannelHandle
-from headwater.ick.keys import Member, Scores, next_scan
+from headwater.ick.keys import GivenMember, GivenScores, Member, NotBefore, Shards, next_scan
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
-from headwater.kernel.inputs import Duration, deadline
+from headwater.kernel.declaring import Scope, operation
+from headwater.kernel.inputs import AckMs, DelayMs, deadline
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
+
+# A batch is given back as a line, a document or a lease: each door has its own form of it.
+_BY_HAND: Final = ("command line", "HTTP", "RESP")
 
 
 class Ick:
@@ -34,11 +37,12 @@ class Ick:
     def __repr__(self) -> str:
         return f"Ick({self.key!r})"
 
-    def add(self, scores: Scores) -> Added:
-        """Mark members as dirty; one that is in the producer set takes the lower score.
+    @operation(Scope.WRITE, says="{new} new, {lowered} lowered", override=("command line",))
+    def add(self, scores: GivenScores) -> Added:
+        """Mark members as dirty; returns how many were new, and how many scores fell.
 
-        Returns how many were not in the producer set and how many scores fell. A member that is
-        reserved becomes dirty again. The Ick exists afterwards, even when no member was given.
+        A member that is in the producer set takes the lower score; one that is reserved becomes
+        dirty again. The Ick exists afterwards, even when no member was given.
         """
         return self._run(single.add(self._handle, scores))
 
@@ -54,8 +58,9 @@ class Ick:
         """
         return self._run(single.exchange(self._handle, n, (), backwash, max_bytes))[1]
 
-    def commit(self, *members: Member) -> int:
-        """Mark members as clean: remove them from the consumer set; returns how many were in it."""
+    @operation(Scope.WRITE, "committed", says="committed {committed:member}")
+    def commit(self, *members: GivenMember) -> int:
+        """Mark reserved members as clean: they are removed. Returns how many were reserved."""
         return self._run(single.exchange(self._handle, 0, members, False))[0]
 
     def exchange(
@@ -85,8 +90,17 @@ class Ick:
                 count = next_scan(page)
                 yield from page
 
+    @operation(
+        Scope.ADMIN,
+        "deleted",
+        says="deleted {key}",
+        asks="Delete {key} with its {info.total_size} members?",
+        must=True,
+        http="DELETE",
+        resp="ICKDEL",
+    )
     def delete(self) -> int:
-        """Remove the Ick; returns how many keys there were, which is 0 when there was no Ick."""
+        """Remove an Ick with all its members; returns how many keys there were."""
         return self._run(single.delete(self._handle))
 
 
@@ -106,11 +120,12 @@ class IckChannel:
     def __repr__(self) -> str:
         return f"IckChannel({self.name!r})"
 
-    def add(self, scores: Scores, *, not_before: int | dt.datetime | None = None) -> Added:
-        """Mark members as dirty; one that is dirty already keeps the lower score.
+    @operation(Scope.WRITE, says="{new} new, {lowered} lowered", override=("command line",))
+    def add(self, scores: GivenScores, *, not_before: NotBefore = None) -> Added:
+        """Mark members as dirty; returns how many were new, and how many scores fell.
 
-        Returns how many were not dirty before and how many scores fell. Members are not reserved
-        before ``not_before`` (ms since 1970, or a datetime with its zone); the earlier of two times
+        A member that is dirty already keeps the lower score. Members are not reserved before
+        ``not_before`` (ms since 1970, or a datetime with its zone); the earlier of two times
         applies. A member that is reserved becomes dirty again, whatever its consumer does. A repeat
         does nothing more. Atomic within each shard; one round trip for each.
         """
@@ -127,6 +142,7 @@ class IckChannel:
         """
         return self._run(channels.reserve(self._handle, n, max_bytes))
 
+    @operation(Scope.WRITE, "committed", says="committed {committed}", override=_BY_HAND)
     def commit(self, batch: Batch, *members: Member) -> int:
         """Mark members of a batch, or all of it, as clean; returns how many.
 
@@ -136,15 +152,17 @@ class IckChannel:
         """
         return self._run(channels.commit(self._handle, batch, members))
 
-    def release(self, batch: Batch, *members: Member, delay_ms: Duration = 0) -> int:
+    @operation(Scope.WRITE, "released", says="released {released}", override=_BY_HAND)
+    def release(self, batch: Batch, *members: Member, delay_ms: DelayMs = 0) -> int:
         """Return members of a batch, or all of it, unprocessed; reserved again after ``delay_ms``.
 
         Returns how many were still reserved. Raises LeaseLost as commit does.
         """
         return self._run(channels.release(self._handle, batch, members, delay_ms))
 
+    @operation(Scope.WRITE, "until_ms", says="leased until {until_ms}", override=_BY_HAND)
     def renew(
-        self, batch: Batch, *, ack_ms: Duration | None = None, lease_ms: Duration | None = None
+        self, batch: Batch, *, ack_ms: AckMs | None = None, lease_ms: AckMs | None = None
     ) -> int:
         """Renew the lease of a batch; returns until when, in ms since 1970.
 
@@ -175,8 +193,16 @@ class IckChannel:
                 count = next_scan(page)
                 yield from page
 
-    def reshard(self, shards: int) -> Layout:
-        """Change the number of shards while in use, as far as can be done now.
+    @operation(
+        Scope.ADMIN,
+        says="{shards:shard}, {leases:lease} to wait for",
+        known=True,
+        http="PUT layout",
+        command="shards",
+        override=("RESP",),
+    )
+    def reshard(self, shards: Shards) -> Layout:
+        """Change the number of shards of a channel in use, as far as can be done now.
 
         Members move without loss. Where leases of the layout before are in force, nothing is
         reserved until they end; then consumers, the housekeeper or another reshard finish the
@@ -184,6 +210,16 @@ class IckChannel:
         """
         return self._run(channels.reshard(self._handle, shards))
 
+    @operation(
+        Scope.ADMIN,
+        "deleted",
+        says="deleted {channel}",
+        asks="Delete {channel} with {info.ready} ready, {info.later} later and {info.reserved} "
+        "reserved members?",
+        must=True,
+        http="DELETE",
+        resp="CHDEL",
+    )
     def delete(self) -> bool:
-        """Remove the channel with all its members; returns whether there was one."""
+        """Remove a channel with all its members; returns whether there was one."""
         return self._run(channels.delete(self._handle))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 from headwater.errors import InvalidInput
 from headwater.kernel import inputs
+from headwater.kernel.declaring import Param, Shape
 from headwater.kernel.inputs import check_int, check_name
 from headwater.store.call import Argument
 
@@ -23,11 +25,28 @@ _Row = TypeVar("_Row")
 
 Member: TypeAlias = "str | bytes"
 Scores: TypeAlias = "Mapping[str, float] | Mapping[bytes, float] | Mapping[Member, float]"
+GivenMember: TypeAlias = Annotated[Member, Param("Members.", Shape.MEMBERS, metavar="MEMBER")]
+GivenScores: TypeAlias = Annotated[
+    Scores,
+    Param("Members; the lower of two scores of a member counts.", Shape.SCORES, called="members"),
+]
+NotBefore: TypeAlias = Annotated[
+    int | dt.datetime | None,
+    Param(
+        "Ms since 1970 before which they are not delivered.",
+        least=0,
+        most=inputs.MAX_EXACT,
+        metavar="UNIX-MS",
+    ),
+]
 
 MAX_KEY_BYTES: Final = 1024
 MAX_CALL_BYTES: Final = 256 * 1024 * 1024
 MAX_RESERVE: Final = 1_000_000
 MAX_SHARDS: Final = 1024
+Shards: TypeAlias = Annotated[
+    int, Param("The new number of shards.", least=1, most=MAX_SHARDS, metavar="NUMBER")
+]
 
 SCAN_MEMBERS: Final = 1000
 # How many members one call adds, reserves or commits; a larger request takes several calls. In a

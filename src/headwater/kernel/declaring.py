@@ -39,6 +39,8 @@ class Shape(enum.Enum):
     POSITION = "position"
     POSITION_BY_PARTITION = "position by partition"
     TEXTS = "texts"
+    MEMBERS = "members"
+    SCORES = "scores"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headwater.kernel.declaring import Scope, operation
 from headwater.timed import operating
-from headwater.timed.operating import TimedJobInfo
+from headwater.timed.operating import EventCount, TimedJobInfo
 from headwater.timed.states import JobEvent
 from headwater.whole_store.client_handles import member_name
 
@@ -14,48 +15,71 @@ if TYPE_CHECKING:
 
 
 class AsyncTimedJobs:
-    """The timed jobs of a store, as an operator sees them."""
+    """The timed jobs of a store, as an operator sees them.
 
-    def __init__(self, hw: AsyncHeadwater) -> None:
+    The history of a job shows ``by`` as the name of who changed it.
+    """
+
+    def __init__(self, hw: AsyncHeadwater, by: str | None = None) -> None:
         self._run = hw.store.run
-        self._by = member_name(hw.store.token())
+        self._by = by or member_name(hw.store.token())
 
     async def list(self) -> list[TimedJobInfo]:
         """Return how all jobs stand that were ever declared, by their names."""
         return await self._run(operating.list_infos())
 
+    @operation(Scope.READ, override=("command line", "HTTP"))
     async def info(self, name: str) -> TimedJobInfo:
-        """Return how a job stands; raises UnknownTimedJob."""
+        """Return how a timed job stands: when it is due, what runs, how its last run ended.
+
+        Raises UnknownTimedJob.
+        """
         return await self._run(operating.info(name))
 
-    async def history(self, name: str, count: int = 100) -> tuple[JobEvent, ...]:
-        """Return the newest events of a job, oldest first; raises UnknownTimedJob."""
+    @operation(Scope.READ, "events", override=("command line", "HTTP"))
+    async def history(self, name: str, count: EventCount = 100) -> tuple[JobEvent, ...]:
+        """Return the newest events of a timed job, oldest first.
+
+        Raises UnknownTimedJob.
+        """
         return await self._run(operating.history(name, count))
 
+    @operation(Scope.ADMIN, "changed", says="paused", says_not="paused already")
     async def pause(self, name: str) -> bool:
-        """Have nothing of a job begun any more; returns whether it was not paused yet.
+        """Start no run of a timed job until it is resumed; returns whether that changed anything.
 
         Runs that have started finish. Raises UnknownTimedJob.
         """
         return await self._run(operating.pause(name, self._by))
 
+    @operation(Scope.ADMIN, "changed", says="runs", says_not="runs already")
     async def resume(self, name: str) -> bool:
-        """Have a paused job run again; returns whether it was paused.
+        """Run a paused timed job again; returns whether it was paused.
 
         What was due while it was paused is not run. Raises UnknownTimedJob.
         """
         return await self._run(operating.resume(name, self._by))
 
+    @operation(Scope.ADMIN, says="asked for a run; a runner begins it within a second or two")
     async def run(self, name: str) -> None:
-        """Have a job run now, by the next runner that has a free place; raises UnknownTimedJob.
+        """Run a timed job now, paused or not, in the next runner that has a free place.
 
-        It is recorded as a run by hand, and also happens while the job is paused.
+        It is recorded as a run by hand. Raises UnknownTimedJob.
         """
         await self._run(operating.run_now(name, self._by))
 
+    @operation(
+        Scope.ADMIN,
+        "deleted",
+        says="deleted",
+        asks="Delete {job} with its history?",
+        must=True,
+        http="DELETE",
+        resp="CRONDEL",
+    )
     async def delete(self, name: str) -> bool:
-        """Remove a job with its history; returns whether it was there.
+        """Remove a timed job with its history; a runner that still has it declares it again.
 
-        A runner that still has it declares it again.
+        Returns whether it was there.
         """
         return await self._run(operating.delete(name))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from headwater.errors import (
     StaleSequence,
     UnknownTimedJob,
 )
+from headwater.kernel.declaring import Param
 from headwater.kernel.inputs import MAX_NAME_BYTES, OwnName, check_int, check_name
 from headwater.log import reading, retention, writing
 from headwater.log.handles import StreamHandle
@@ -235,6 +236,7 @@ def _record(message: Message | None) -> JobRecord | None:
 
 _UNITS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 MOST_EVENTS: Final = 10_000
+EventCount: TypeAlias = Annotated[int, Param("How many events.", least=0, most=MOST_EVENTS)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Views of dirty lists: Icks, channels, their shards and members, and what commands answer."""
+"""Views of dirty lists: Icks, channels, their shards and members."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from msgspec import UNSET, UnsetType
 
 from headwater.ick.keys import Member
 from headwater.ick.types import (
-    Added,
     Batch,
     ChannelStats,
-    Layout,
     Lease,
     Listed,
     Place,
@@ -19,11 +17,7 @@ from headwater.ick.types import (
     ShardStats,
 )
 from headwater.kernel.inputs import from_text
-from headwater.views.record import Mark, View, copied, encoding_of, mirror, text_field
-
-IckAddedView = mirror("IckAddedView", Added, first={"key": str})
-ChannelAddedView = mirror("ChannelAddedView", Added, first={"channel": str})
-LayoutView = mirror("LayoutView", Layout, first={"channel": str})
+from headwater.views.record import Mark, View, copied, encoding_of, text_field
 
 
 class IckView(View, frozen=True, kw_only=True):
@@ -198,38 +192,3 @@ class ChannelShardsView(View, frozen=True, kw_only=True):
                 left_behind=[ShardView.of(shard) for shard in stats.left_behind],
             )
         )
-
-
-class IckCommittedView(View, frozen=True, kw_only=True):
-    """How many reserved members of an Ick were committed."""
-
-    key: str
-    committed: int
-
-
-class ChannelCommittedView(View, frozen=True, kw_only=True):
-    """How many reserved members of a channel were committed."""
-
-    channel: str
-    committed: int
-
-
-class ReleasedView(View, frozen=True, kw_only=True):
-    """How many reserved members of a channel were given back."""
-
-    channel: str
-    released: int
-
-
-class IckDeletedView(View, frozen=True, kw_only=True):
-    """An Ick that was deleted."""
-
-    key: str
-    deleted: bool = True
-
-
-class ChannelDeletedView(View, frozen=True, kw_only=True):
-    """A channel that was deleted."""
-
-    channel: str
-    deleted: bool = True

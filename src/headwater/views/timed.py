@@ -1,8 +1,6 @@
-"""Views of timed jobs: how they stand, what happened to them, and what commands on them answer."""
+"""Views of timed jobs: how they stand, and what happened to them."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 from headwater.timed.operating import TimedJobInfo
 from headwater.timed.states import ActiveRun, EndedRun, JobEvent, Missed, Outcome, Overlap
@@ -71,25 +69,3 @@ class TimedJobView(View, frozen=True, kw_only=True):
             "last": None if info.last is None else EndedRunView.of(info.last),
         }
         return cls(**copied(cls, info, **own))
-
-
-class TimedJobStateView(View, frozen=True, kw_only=True):
-    """Whether a timed job is paused, and whether that was otherwise before."""
-
-    job: str
-    state: Literal["paused", "runs"]
-    changed: bool
-
-
-class TimedJobAskedView(View, frozen=True, kw_only=True):
-    """A job of which a run was asked for by hand."""
-
-    job: str
-    asked: bool = True
-
-
-class TimedJobDeletedView(View, frozen=True, kw_only=True):
-    """A job that was removed with its history."""
-
-    job: str
-    deleted: bool = True

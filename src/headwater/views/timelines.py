@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from headwater.timeline.records import Cursor, InstanceStatus, Record, Written, exact
+from headwater.timeline.records import Cursor, InstanceStatus, Member, Record, Written, exact
+from headwater.timeline.records import State as MemberState
 from headwater.timeline.resharding import Estimate, ReshardResult
 from headwater.timeline.walker import Kind, Sample, State, Walked, WalkNote
 from headwater.views.record import Mark, View, copied, mirror, text_field
@@ -33,6 +34,26 @@ class RecordView(View, frozen=True, kw_only=True):
             score=exact(record.score),
             **text_field("member", record.member, "member_encoding"),
             cursor=str(Cursor.of(record)),
+        )
+
+
+class TimelineScoreView(View, frozen=True, kw_only=True):
+    """The newest operation on a member; null without one. One that is not live was deleted."""
+
+    key: str
+    member: str
+    member_encoding: Mark = UNSET
+    score: int | float | None
+    live: bool
+
+    @classmethod
+    def of(cls, key: str, member: Member, state: MemberState | None) -> TimelineScoreView:
+        """Return the view of what is known of a member."""
+        return cls(
+            key=key,
+            **text_field("member", member, "member_encoding"),
+            score=None if state is None else exact(state.score),
+            live=state is not None and not state.deleted,
         )
 
 

@@ -9,7 +9,7 @@ import typer
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import DryRun
 from headwater.cli.spark.running import StoreJobFlags, pairs
-from headwater.cli.timeline.cli_types import Keep
+from headwater.cli.timeline.records import Keep
 
 
 @grouped

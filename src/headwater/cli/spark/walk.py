@@ -7,7 +7,7 @@ import typer
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import DryRun
 from headwater.cli.spark.running import JobFlags
-from headwater.cli.timeline.cli_types import FarmFlags, Rate
+from headwater.cli.timeline.records import FarmFlags, Rate
 
 
 @grouped

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import typer
 
-import headwater.cli.timeline.rebuild as rebuild
 import headwater.cli.timeline.records as records
-import headwater.cli.timeline.reshard as reshard
-import headwater.cli.timeline.scrub as scrub
-import headwater.cli.timeline.serve as serve
-import headwater.cli.timeline.status as status
-import headwater.cli.timeline.walk as walk
-import headwater.cli.timeline.walks as walks
+import headwater.cli.timeline.upkeep as upkeep
 
 app = typer.Typer()
 app.command("insert")(records.insert)
 app.command("delete")(records.delete)
 app.command("select")(records.select)
-app.command("serve")(serve.serve)
-app.command("walk")(walk.walk)
-app.command("walks")(walks.walks)
-app.command("scrub")(scrub.scrub)
-app.command("status")(status.status)
-app.command("reshard")(reshard.reshard)
-app.command("rebuild")(rebuild.rebuild)
+app.command("score")(records.score)
+app.command("serve")(records.serve)
+app.command("walk")(upkeep.walk)
+app.command("walks")(upkeep.walks)
+app.command("scrub")(upkeep.scrub)
+app.command("status")(records.status)
+app.command("reshard")(upkeep.reshard)
+app.command("rebuild")(upkeep.rebuild)

@@ -1,25 +1,121 @@
-"""Commands on timelines themselves: insert, delete, select."""
+"""``headwater timeline``: the options of a farm; write, read and serve its timelines."""
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.option_groups import grouped
+from headwater.cli.http_options import HttpFlags
+from headwater.cli.option_groups import OptionGroup, grouped
 from headwater.cli.options import AsJson, refused
-from headwater.cli.timeline.cli_types import FarmFlags, WritingFarmFlags
 from headwater.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from headwater.timeline.records import Tuple
+    from headwater.timeline.records import InstanceStatus, Tuple
+    from headwater.timeline.walker import Sample
+
+
+# ── Options ───────────────────────────────────────────────────────────────────────────────────────
+
+
+# The defaults of the farm. Importing it for them would slow down every command; a test compares.
+QUORUM = "51%"
+MAX_SIZE = 10_000
+TIMEOUT_MS = 3000
+
+Instances = Annotated[
+    str,
+    typer.Option(
+        "--instances",
+        envvar="HEADWATER_INSTANCES",
+        metavar="FARM",
+        help='The farm: instances separated by ",", clusters by ";", as "a:1,b:1;c:1,d:1".',
+        show_default=False,
+    ),
+]
+Quorum = Annotated[
+    str, typer.Option(help="How many clusters must take a write, or a percentage of them.")
+]
+MaxSize = Annotated[int, typer.Option(metavar="N", help="A key shows at most N elements.")]
+Keep = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="A key keeps N elements, deleted ones included. Default: twice --max-size.",
+        show_default=False,
+    ),
+]
+Hash = Annotated[str, typer.Option(help="How keys are spread: murmur3, fnv or fnva.")]
+Horizon = Annotated[
+    str | None,
+    typer.Option(metavar="SCORE", help="Elements below this score are removed and refused."),
+]
+Timeout = Annotated[
+    int, typer.Option("--timeout-ms", help="Milliseconds after which an instance has failed.")
+]
+Rate = Annotated[int, typer.Option(metavar="N", help="Compare at most N timelines a second.")]
+StateFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        metavar="FILE",
+        help="The file that keeps the progress, so that the next run continues there.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class FarmFlags(OptionGroup):
+    """The farm, and what all that use it must agree on."""
+
+    instances: Instances
+    max_size: MaxSize = MAX_SIZE
+    keep: Keep = None
+    horizon: Horizon = None
+    hash: Hash = "murmur3"
+    timeout_ms: Timeout = TIMEOUT_MS
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of ``Farm.open`` beside the instances."""
+        from headwater.timeline.records import read_score
+
+        try:
+            horizon = None if self.horizon is None else read_score(self.horizon)
+        except InvalidInput as error:
+            raise InvalidInput(f"--horizon: {error}") from None
+        return {
+            "max_size": self.max_size,
+            "keep": self.keep,
+            "horizon": horizon,
+            "hash": self.hash,
+            "timeout_ms": self.timeout_ms,
+        }
+
+
+@dataclass(frozen=True)
+class WritingFarmFlags(FarmFlags):
+    """The farm, for commands that write."""
+
+    quorum: Quorum = QUORUM
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of ``Farm.open`` beside the instances."""
+        return {**super().arguments(), "write_quorum": self.quorum}
+
+
+# ── Records ───────────────────────────────────────────────────────────────────────────────────────
+
 
 _Key = Annotated[
     str | None,
@@ -130,6 +226,25 @@ def select(
         output.warn(f"a cluster did not answer, records may be missing: {failure}")
 
 
+@grouped
+def score(
+    farm: FarmFlags,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The timeline.", show_default=False)],
+    member: Annotated[str, typer.Argument(metavar="MEMBER", help="Member.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest operation on a member of a timeline, even when it was a delete."""
+    from headwater.timeline import Farm
+
+    with Farm.open(farm.instances, **farm.arguments()) as opened:
+        state = opened.score([(key, member)])[key, member]
+    if state is None:
+        text = "no operation is known"
+    else:
+        text = f"{'deleted' if state.deleted else 'inserted'} at {state.score}"
+    output.answer(views.timelines.TimelineScoreView.of(key, member, state), text, as_json)
+
+
 def _read(line: bytes) -> Tuple:
     """Return the record on a line, as `select --json` prints it."""
     from headwater.timeline.feeding import read_tuple
@@ -157,3 +272,148 @@ def _write(verb: str, given: _WriteFlags) -> None:
         ", ".join(counts) or "nothing to do",
         given.as_json,
     )
+
+
+# ── Servers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@grouped
+def serve(
+    farm: WritingFarmFlags,
+    http: HttpFlags,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 6302,
+    workers: Annotated[int, typer.Option(metavar="N", help="Serve with N processes.")] = 1,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADWATER_TIMELINE_TOKEN",
+            help="The token that every request must carry. Set it with the environment variable, "
+            "because other users of the machine can see arguments.",
+            show_default=False,
+        ),
+    ] = None,
+    read_token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADWATER_TIMELINE_READ_TOKEN",
+            help="A token that allows reading only.",
+            show_default=False,
+        ),
+    ] = None,
+    lenient: Annotated[
+        bool,
+        typer.Option(
+            "--lenient", help="Accept everything that Roshi accepts, with the same results."
+        ),
+    ] = False,
+    read_strategy: Annotated[
+        str,
+        typer.Option(
+            help="SendAllReadAll, SendOneReadOne, SendAllReadFirstLinger, SendVarReadFirstLinger."
+        ),
+    ] = "SendAllReadAll",
+    read_rate: Annotated[
+        int, typer.Option(metavar="N", help="SendVar asks all clusters for N keys a second.")
+    ] = 2000,
+    promote_after_ms: Annotated[
+        int,
+        typer.Option(
+            "--promote-after-ms",
+            help="Milliseconds after which SendVar asks the other clusters too.",
+        ),
+    ] = 50,
+    repair_strategy: Annotated[
+        str, typer.Option(help="AllRepairs, NoRepairs or RateLimitedRepairs.")
+    ] = "RateLimitedRepairs",
+    repair_rate: Annotated[
+        int, typer.Option(metavar="N", help="RateLimitedRepairs repairs N elements a second.")
+    ] = 1000,
+) -> None:
+    """Serve timelines over HTTP as Roshi does, until Ctrl-C or SIGTERM.
+
+    Without a token it listens on the loopback only. Rates and limits are those of each process.
+    After either signal, running requests are completed, and the exit code is 0.
+    """
+    from headwater.kernel.packaging import extra_needed
+
+    with extra_needed("serve"):
+        from headwater.serve.listening import ListenAddress
+        from headwater.serve.timeline.server import TimelineServer, timeline_tokens
+    from headwater.app.log_lines import configure
+    from headwater.timeline.farm.aio_farm import AsyncFarm
+
+    def open_farm() -> AsyncFarm:
+        return AsyncFarm.open(
+            farm.instances,
+            **farm.arguments(),
+            read_strategy=read_strategy,
+            read_rate=read_rate,
+            promote_after_ms=promote_after_ms,
+            repair_strategy=repair_strategy,
+            repair_rate=repair_rate,
+        )
+
+    server = TimelineServer(
+        ListenAddress(host, port),
+        timeline_tokens(token, read_token),
+        workers,
+        http.limits(),
+        lenient,
+    )
+    configure("text", None, {})
+    server.run(open_farm, lambda url: output.say(f"serving timelines on {url}"))
+
+
+# ── Instances ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@grouped
+def status(
+    farm: FarmFlags,
+    sample: Annotated[
+        int,
+        typer.Option(
+            min=0, max=10_000, metavar="N", help="Compare about N timelines of each instance."
+        ),
+    ] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Show for each instance whether it is available, what it holds, and how far it is behind.
+
+    How far is estimated from a sample of timelines. The exit code is 1 when an instance is not
+    available.
+    """
+    import asyncio
+
+    from headwater.timeline import walker
+    from headwater.timeline.farm.aio_farm import AsyncFarm
+
+    async def look() -> tuple[list[InstanceStatus], dict[tuple[int, str], Sample]]:
+        async with AsyncFarm.open(farm.instances, **farm.arguments()) as opened:
+            found = await opened.status()
+            return found, await walker.sample(opened, sample, random.Random()) if sample else {}
+
+    found, samples = asyncio.run(look())
+    nothing = walker.Sample()
+    output.show_list(
+        [(one, samples.get((one.cluster, one.instance), nothing)) for one in found],
+        lambda row: views.timelines.InstanceView.of(*row),
+        {
+            "cluster": lambda row: row[0].cluster,
+            "instance": lambda row: row[0].instance,
+            "state": lambda row: "up" if row[0].up else "down",
+            "keys": lambda row: row[0].keys,
+            "memory": lambda row: output.size_text(row[0].memory_bytes),
+            "sampled": lambda row: row[1].keys,
+            "behind": lambda row: row[1].behind,
+        },
+        as_json,
+        nothing="no instances",
+        fold=0,
+        styles={"up": "green", "down": "red"},
+    )
+    for one in found:
+        if not one.up:
+            output.warn(f"error: {one.fault}")
+    raise typer.Exit(0 if all(one.up for one in found) else 1)

@@ -17,7 +17,14 @@ from headwater.doors.replies import reply, reply_type
 from headwater.kernel.declaring import Scope, Shape
 from headwater.log.keys import MAX_PARTITIONS
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import Offset, Start
+from headwater.serve.api.fields import (
+    GivenMembers,
+    GivenScores,
+    Offset,
+    Start,
+    members_of,
+    scores_of,
+)
 from headwater.serve.api.routes import Look, NoQuery, Route
 
 DOOR: Final = "HTTP"
@@ -59,11 +66,15 @@ _SHAPES: Final[dict[Shape, Any]] = {
     Shape.OFFSETS_BY_PARTITION: OffsetsByPartition,
     Shape.POSITION: Start,
     Shape.POSITION_BY_PARTITION: Start | dict[Partition, Start],
+    Shape.MEMBERS: GivenMembers,
+    Shape.SCORES: GivenScores,
 }
 _MOST_TEXTS: Final = 10_000
 _MEANT: Final[dict[Shape, Callable[[Any], Any]]] = {
     Shape.OFFSETS: meant,
     Shape.OFFSETS_BY_PARTITION: meant_by_partition,
+    Shape.MEMBERS: members_of,
+    Shape.SCORES: scores_of,
 }
 
 
@@ -85,8 +96,8 @@ def _route(operation: Declared, look: Look) -> Route:
             convert = _MEANT.get(parameter.says.shape)
             given[parameter.called] = value if convert is None else convert(value)
         target = await opened(call, operation.kind)
-        if operation.row.known:
-            await target.info()
+        if operation.row.known and await getattr(target, operation.kind.state)() is None:
+            raise operation.kind.unknown(*call.names)
         return reply(operation, call.names, await operation.call(target, given))
 
     run.__name__, run.__doc__ = operation.id, operation.summary
@@ -106,7 +117,8 @@ async def opened(call: ApiCall, kind: Kind) -> Any:
     """Return the object that a request names; raises what says that it is not there."""
     if kind.check is not None:
         await call.hw.store.run(kind.check(*call.names))
-    return kind.open(call.hw, *call.names)
+    more = {"by": call.grant.holder} if kind.collection else {}
+    return kind.open(call.hw, *call.names, **more)
 
 
 def _fields_type(operation: Declared) -> type[msgspec.Struct]:

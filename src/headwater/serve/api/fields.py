@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
+from headwater.errors import InvalidInput
+from headwater.kernel.inputs import Encoding, from_text
 from headwater.log.keys import MAX_MS, MAX_OFFSET, MAX_READ
 
 # How long a request may wait for messages; one that is not answered yet holds a connection.
@@ -40,6 +43,46 @@ AckMs: TypeAlias = Annotated[
 WithHeaders: TypeAlias = Annotated[
     bool, Meta(description="Whether Arrow has a column of headers; JSON always shows them.")
 ]
+
+
+class MemberBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A member of a dirty list, as text or base64."""
+
+    member: str
+    encoding: Encoding | None = None
+
+
+class ScoredBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A member of a dirty list, as text or base64, and its score."""
+
+    member: str
+    score: float
+    encoding: Encoding | None = None
+
+
+GivenMembers: TypeAlias = Annotated[
+    list[MemberBody], Meta(max_length=10_000, description="Members.")
+]
+GivenScores: TypeAlias = Annotated[
+    list[ScoredBody],
+    Meta(max_length=10_000, description="Members; the lower of two scores of a member counts."),
+]
+
+
+def members_of(given: Iterable[MemberBody | ScoredBody]) -> list[str | bytes]:
+    """Return members as the library takes them; raises InvalidInput for what is not base64."""
+    try:
+        return [from_text(body.member, body.encoding) for body in given]
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+
+
+def scores_of(given: list[ScoredBody]) -> dict[str | bytes, float]:
+    """Return members with their scores; the lower one counts where a member is given twice."""
+    scores: dict[str | bytes, float] = {}
+    for member, body in zip(members_of(given), given, strict=True):
+        scores[member] = min(body.score, scores.get(member, body.score))
+    return scores
 
 
 class ListQuery(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Dirty lists over HTTP."""
+"""Dirty lists over HTTP: Icks, and channels for many consumers, leased by shard and fenced."""
 
 from __future__ import annotations
 
@@ -9,45 +9,24 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from headwater.doors.catalogue import CHANNEL, ICK
+from headwater.doors.replies import reply, reply_type
 from headwater.errors import InvalidInput, UnknownIck
-from headwater.ick.types import Listed
+from headwater.ick.aio_ick import AsyncIckChannel
+from headwater.ick.types import Batch, Listed
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
-from headwater.kernel.inputs import Encoding, from_text
 from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.derived import routes_of
+from headwater.serve.api.fields import AckMs, GivenMembers, ListQuery, Milliseconds, members_of
 from headwater.serve.api.routes import Route
-from headwater.views.icks import (
-    IckAddedView,
-    IckCommittedView,
-    IckDeletedView,
-    IckView,
-    ListedView,
-    ScoredView,
-)
+from headwater.views.icks import BatchView, ChannelShardsView, IckView, ListedView, ScoredView
 from headwater.views.record import View
 
+# ── Icks ──────────────────────────────────────────────────────────────────────────────────────────
+
+
 ReserveCount = Annotated[int, Meta(ge=0, le=10_000)]
-
-
-class ScoredBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A member, as text or base64, and its score."""
-
-    member: str
-    score: float
-    encoding: Encoding | None = None
-
-
-class MemberBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A member, as text or base64."""
-
-    member: str
-    encoding: Encoding | None = None
-
-
-class AddBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What has become dirty; the lower of two scores of a member counts."""
-
-    members: Annotated[list[ScoredBody], Meta(max_length=10_000)]
 
 
 class ReserveBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,17 +36,11 @@ class ReserveBody(msgspec.Struct, forbid_unknown_fields=True):
     backwash: bool = False
 
 
-class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Members that are clean."""
-
-    members: Annotated[list[MemberBody], Meta(max_length=10_000)]
-
-
 class ExchangeBody(msgspec.Struct, forbid_unknown_fields=True):
     """Members that are clean, and how many are handed out next."""
 
     count: ReserveCount
-    members: Annotated[list[MemberBody], Meta(max_length=10_000)] = []
+    members: GivenMembers = []
     backwash: bool = False
 
 
@@ -88,23 +61,6 @@ class ListedMembersView(View, frozen=True, kw_only=True):
     """Some members of a dirty list and where they are, in no order."""
 
     members: list[ListedView]
-
-
-def member_of(given: MemberBody | ScoredBody) -> str | bytes:
-    """Return a member as it was given; raises InvalidInput for what is not base64."""
-    try:
-        return from_text(given.member, given.encoding)
-    except ValueError as error:
-        raise InvalidInput(str(error)) from None
-
-
-def scores_of(body: AddBody) -> dict[str | bytes, float]:
-    """Return the members with their scores; the lower one counts where a member is given twice."""
-    found: dict[str | bytes, float] = {}
-    for one in body.members:
-        member = member_of(one)
-        found[member] = min(one.score, found.get(member, one.score))
-    return found
 
 
 async def get_ick(call: ApiCall) -> msgspec.Struct:
@@ -140,12 +96,6 @@ async def _first(found: AsyncIterator[Listed], count: int) -> AsyncGenerator[Lis
             return
 
 
-async def add_to_ick(call: ApiCall) -> msgspec.Struct:
-    """Add members that have become dirty; a repeat does no harm."""
-    added = await call.hw.ick(call.name).add(scores_of(call.body))
-    return IckAddedView.of(added, key=call.name)
-
-
 async def reserve_of_ick(call: ApiCall) -> ReservedMembersView:
     """Reserve members by score; they stay reserved until they are committed.
 
@@ -157,35 +107,16 @@ async def reserve_of_ick(call: ApiCall) -> ReservedMembersView:
     return ReservedMembersView(key=call.name, members=[ScoredView.of(*one) for one in found])
 
 
-async def commit_of_ick(call: ApiCall) -> IckCommittedView:
-    """Commit members: they are clean and removed."""
-    done = await call.hw.ick(call.name).commit(*map(member_of, call.body.members))
-    return IckCommittedView(key=call.name, committed=done)
-
-
 async def exchange_of_ick(call: ApiCall) -> ReservedMembersView:
     """Commit members and reserve others, in one call; no more are shown once they have 4 MiB."""
     body = call.body
-    members = map(member_of, body.members)
+    members = members_of(body.members)
     ick = call.hw.ick(call.name)
     found = await ick.exchange(body.count, *members, backwash=body.backwash, max_bytes=LIST_BYTES)
     return ReservedMembersView(key=call.name, members=[ScoredView.of(*one) for one in found])
 
 
-async def delete_ick(call: ApiCall) -> IckDeletedView:
-    """Delete an Ick with all its members."""
-    if not await call.hw.ick(call.name).delete():
-        raise UnknownIck(call.name)
-    return IckDeletedView(key=call.name)
-
-
-_ICK: Final = "/v1/icks/{ick}"
-
-
-def _change(path: str, run: Any, body: Any, answer: Any) -> Route:
-    return Route("POST", path, run, Scope.WRITE, body=body, answer=answer)
-
-
+_ICK: Final = ICK.path
 ICK_ROUTES: Final = (
     Route("GET", _ICK, get_ick, Scope.READ, answer=IckView),
     Route(
@@ -196,9 +127,159 @@ ICK_ROUTES: Final = (
         query=MembersQuery,
         answer=ListedMembersView,
     ),
-    _change(f"{_ICK}/add", add_to_ick, AddBody, IckAddedView),
-    _change(f"{_ICK}/reserve", reserve_of_ick, ReserveBody, ReservedMembersView),
-    _change(f"{_ICK}/commit", commit_of_ick, CommitBody, IckCommittedView),
-    _change(f"{_ICK}/exchange", exchange_of_ick, ExchangeBody, ReservedMembersView),
-    Route("DELETE", _ICK, delete_ick, Scope.ADMIN, answer=IckDeletedView, look=get_ick),
+    Route(
+        "POST",
+        f"{_ICK}/reserve",
+        reserve_of_ick,
+        Scope.WRITE,
+        body=ReserveBody,
+        answer=ReservedMembersView,
+    ),
+    Route(
+        "POST",
+        f"{_ICK}/exchange",
+        exchange_of_ick,
+        Scope.WRITE,
+        body=ExchangeBody,
+        answer=ReservedMembersView,
+    ),
+    *routes_of(ICK, get_ick),
+)
+
+
+# ── Channels ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class ChannelsView(View, frozen=True, kw_only=True):
+    """Names of channels; ``next`` is the name to continue after, when there are more."""
+
+    channels: list[str]
+    next: str | None
+
+
+class ChannelReserveBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How much a consumer takes, under its name, and for how long; ``shards`` for a new channel."""
+
+    count: ReserveCount
+    consumer: str
+    ack_ms: AckMs = 30_000
+    shards: Annotated[int, Meta(ge=1, le=1024)] | None = None
+
+
+class RenewBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A batch as it was reserved, and for how long from now on it is held."""
+
+    batch: BatchView
+    consumer: str
+    ack_ms: AckMs = 30_000
+
+
+class BatchBody(RenewBody, forbid_unknown_fields=True):
+    """A batch as it was reserved; with ``members``, only these; the others are held for ack_ms."""
+
+    members: GivenMembers = []
+
+
+class ReleaseBody(BatchBody, forbid_unknown_fields=True):
+    """A batch that is given back, and when it is handed out again."""
+
+    delay_ms: Milliseconds = 0
+
+
+async def list_channels(call: ApiCall) -> ChannelsView:
+    """List the channels that the token may read, by name."""
+    names = [name for name in await call.hw.ick_channels() if call.grant.allows(Scope.READ, name)]
+    page, following = call.query.of(names)
+    return ChannelsView(channels=page, next=following)
+
+
+async def get_channel(call: ApiCall) -> ChannelShardsView:
+    """Show the state of a channel, shard by shard."""
+    stats = await call.hw.ick_channel(call.name).stats()
+    if stats is None:
+        raise UnknownIck(call.name)
+    return ChannelShardsView.of(stats)
+
+
+async def list_channel_members(call: ApiCall) -> ListedMembersView:
+    """Show members of a channel, where they are and in which shard, in no particular order.
+
+    There are no more once they have 4 MiB.
+    """
+    if await call.hw.ick_channel(call.name).stats() is None:
+        raise UnknownIck(call.name)
+    return await listed(call.hw.ick_channel(call.name).scan(), call.query.count)
+
+
+def _channel(call: ApiCall) -> AsyncIckChannel:
+    return call.hw.ick_channel(call.name, consumer=call.body.consumer, ack_ms=call.body.ack_ms)
+
+
+def _batch(call: ApiCall) -> Batch:
+    """Return the batch that a request is about; raises InvalidInput for one of another channel."""
+    given: BatchView = call.body.batch
+    if given.channel != call.name:
+        raise InvalidInput(f"the batch is of channel {given.channel!r}; send it to that one")
+    try:
+        return given.batch()
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+
+
+async def reserve_of_channel(call: ApiCall) -> BatchView:
+    """Reserve members of a shard that no other consumer holds, for ack_ms.
+
+    No more are shown once they have 4 MiB: the next reserve shows the others when these are
+    committed.
+    """
+    body = call.body
+    channel = call.hw.ick_channel(
+        call.name, body.shards, consumer=body.consumer, ack_ms=body.ack_ms
+    )
+    return BatchView.of(await channel.reserve(body.count, max_bytes=LIST_BYTES))
+
+
+async def renew_of_channel(call: ApiCall) -> View:
+    """Renew what was reserved for ack_ms from now; returns until when, by the store's clock."""
+    return _answered(call, "renew", await _channel(call).renew(_batch(call)))
+
+
+async def commit_of_channel(call: ApiCall) -> View:
+    """Commit members of a batch: they are clean and removed."""
+    members = members_of(call.body.members)
+    return _answered(call, "commit", await _channel(call).commit(_batch(call), *members))
+
+
+async def release_of_channel(call: ApiCall) -> View:
+    """Release members of a batch: others get them, after delay_ms."""
+    members, delay_ms = members_of(call.body.members), call.body.delay_ms
+    released = await _channel(call).release(_batch(call), *members, delay_ms=delay_ms)
+    return _answered(call, "release", released)
+
+
+def _answered(call: ApiCall, verb: str, value: int) -> View:
+    return reply(CHANNEL.operation(verb), call.names, value)
+
+
+def _change(verb: str, run: Any, body: Any, answer: Any = None) -> Route:
+    answer = answer or reply_type(CHANNEL.operation(verb))
+    return Route("POST", f"{CHANNEL.path}/{verb}", run, Scope.WRITE, body=body, answer=answer)
+
+
+CHANNEL_ROUTES: Final = (
+    Route("GET", "/v1/channels", list_channels, Scope.READ, query=ListQuery, answer=ChannelsView),
+    Route("GET", CHANNEL.path, get_channel, Scope.READ, answer=ChannelShardsView),
+    Route(
+        "GET",
+        f"{CHANNEL.path}/members",
+        list_channel_members,
+        Scope.READ,
+        query=MembersQuery,
+        answer=ListedMembersView,
+    ),
+    _change("reserve", reserve_of_channel, ChannelReserveBody, BatchView),
+    _change("renew", renew_of_channel, RenewBody),
+    _change("commit", commit_of_channel, BatchBody),
+    _change("release", release_of_channel, ReleaseBody),
+    *routes_of(CHANNEL, get_channel),
 )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from headwater.serve.api.channels import CHANNEL_ROUTES
 from headwater.serve.api.group_letters import GROUP_LETTER_ROUTES
 from headwater.serve.api.groups import GROUP_ROUTES
-from headwater.serve.api.icks import ICK_ROUTES
+from headwater.serve.api.icks import CHANNEL_ROUTES, ICK_ROUTES
 from headwater.serve.api.letter_jobs import LETTER_JOB_ROUTES
 from headwater.serve.api.outboxes import OUTBOX_ROUTES
 from headwater.serve.api.queries import QUERY_ROUTES

@@ -10,21 +10,16 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from headwater.errors import UnknownTimedJob
+from headwater.doors.catalogue import TIMED_JOB
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.derived import routes_of
 from headwater.serve.api.fields import ListQuery
 from headwater.serve.api.routes import Route
 from headwater.timed import operating
 from headwater.timed.operating import MOST_EVENTS
 from headwater.views.record import View
-from headwater.views.timed import (
-    JobEventView,
-    TimedJobAskedView,
-    TimedJobDeletedView,
-    TimedJobStateView,
-    TimedJobView,
-)
+from headwater.views.timed import JobEventView, TimedJobView
 
 
 class TimedJobsView(View, frozen=True, kw_only=True):
@@ -47,12 +42,6 @@ class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] = 100
 
 
-class TimedJobStateBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Whether nothing of the job is begun any more."""
-
-    paused: bool
-
-
 async def list_timed_jobs(call: ApiCall) -> TimedJobsView:
     """List the timed jobs that the token may read, by name."""
     names = sorted(await call.hw.store.run(operating.list_jobs()))
@@ -73,64 +62,23 @@ async def get_timed_history(call: ApiCall) -> TimedHistoryView:
     return TimedHistoryView(job=call.name, events=[JobEventView.of(event) for event in events])
 
 
-async def set_timed_job_state(call: ApiCall) -> TimedJobStateView:
-    """Pause a timed job or resume it; what runs continues, what was due meanwhile is not run."""
-    paused = call.body.paused
-    change = operating.pause if paused else operating.resume
-    changed = await call.hw.store.run(change(call.name, call.grant.holder))
-    return TimedJobStateView(job=call.name, state="paused" if paused else "runs", changed=changed)
-
-
-async def run_timed_job(call: ApiCall) -> TimedJobAskedView:
-    """Run a timed job now, in the next runner that has a free place, paused or not."""
-    await call.hw.store.run(operating.run_now(call.name, call.grant.holder))
-    return TimedJobAskedView(job=call.name)
-
-
-async def delete_timed_job(call: ApiCall) -> TimedJobDeletedView:
-    """Remove a timed job with its history; a runner that still has it declares it again."""
-    if not await call.hw.store.run(operating.delete(call.name)):
-        raise UnknownTimedJob(call.name)
-    return TimedJobDeletedView(job=call.name)
-
-
-_ALL: Final = "/v1/timed-jobs"
-_ONE: Final = f"{_ALL}/{{job}}"
 TIMED_JOB_ROUTES: Final = (
-    Route("GET", _ALL, list_timed_jobs, Scope.READ, query=ListQuery, answer=TimedJobsView),
-    Route("GET", _ONE, get_timed_job, Scope.READ, answer=TimedJobView),
-    Route(
-        "DELETE",
-        _ONE,
-        delete_timed_job,
-        Scope.ADMIN,
-        answer=TimedJobDeletedView,
-        look=get_timed_job,
-    ),
     Route(
         "GET",
-        f"{_ONE}/history",
+        "/v1/timed-jobs",
+        list_timed_jobs,
+        Scope.READ,
+        query=ListQuery,
+        answer=TimedJobsView,
+    ),
+    Route("GET", TIMED_JOB.path, get_timed_job, Scope.READ, answer=TimedJobView),
+    Route(
+        "GET",
+        f"{TIMED_JOB.path}/history",
         get_timed_history,
         Scope.READ,
         query=HistoryQuery,
         answer=TimedHistoryView,
     ),
-    Route(
-        "PUT",
-        f"{_ONE}/state",
-        set_timed_job_state,
-        Scope.ADMIN,
-        body=TimedJobStateBody,
-        answer=TimedJobStateView,
-        look=get_timed_job,
-    ),
-    Route(
-        "POST",
-        f"{_ONE}/run",
-        run_timed_job,
-        Scope.ADMIN,
-        answer=TimedJobAskedView,
-        status=202,
-        look=get_timed_job,
-    ),
+    *routes_of(TIMED_JOB, get_timed_job),
 )

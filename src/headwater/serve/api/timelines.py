@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import Meta
 
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
@@ -17,10 +17,15 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.timeline_pages import timeline_part
-from headwater.timeline.records import InstanceStatus, exact
+from headwater.timeline.records import InstanceStatus
 from headwater.timeline.walker import read_notes
-from headwater.views.record import Mark, View, mirror, text_field
-from headwater.views.timelines import RecordView, TimelineWrittenView, WalkNoteView
+from headwater.views.record import View, mirror
+from headwater.views.timelines import (
+    RecordView,
+    TimelineScoreView,
+    TimelineWrittenView,
+    WalkNoteView,
+)
 
 if TYPE_CHECKING:
     from headwater.timeline.farm.aio_farm import AsyncFarm
@@ -54,16 +59,6 @@ class TimelineView(View, frozen=True, kw_only=True):
     key: str
     records: list[RecordView]
     failures: list[str]
-
-
-class TimelineScoreView(View, frozen=True, kw_only=True):
-    """The newest operation on a member; null without one. One that is not live was deleted."""
-
-    key: str
-    member: str
-    member_encoding: Mark = UNSET
-    score: int | float | None
-    live: bool
 
 
 class RecordBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -163,13 +158,8 @@ async def select_timeline(call: ApiCall) -> TimelineView:
 async def get_score(call: ApiCall) -> TimelineScoreView:
     """Show the newest operation on a member of a timeline, even when it was a delete."""
     member = _member(call.query.member, call.query.encoding)
-    found = (await _farm(call).score([(call.name, member)]))[call.name, member]
-    return TimelineScoreView(
-        key=call.name,
-        **text_field("member", member, "member_encoding"),
-        score=None if found is None else exact(found.score),
-        live=found is not None and not found.deleted,
-    )
+    state = (await _farm(call).score([(call.name, member)]))[call.name, member]
+    return TimelineScoreView.of(call.name, member, state)
 
 
 _ONE: Final = "/v1/timelines/{timeline}"

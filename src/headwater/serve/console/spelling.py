@@ -33,7 +33,8 @@ def action(
     in_query = method in ("GET", "DELETE")
     if in_query and given:
         path += f"?{urlencode(given)}"
-    words: list[object] = [kind.command, row.command or verb.replace("_", "-"), *names]
+    command = row.command or verb.replace("_", "-")
+    words: list[object] = [*kind.command.split(), command, *names]
     for parameter in operation.parameters:
         if parameter.called not in given:
             continue

@@ -123,9 +123,8 @@ def span_of(word: bytes) -> tuple[int, int]:
     return start, int_of(last) if dash else start
 
 
-def scores_of(arguments: Arguments, command: str) -> dict[bytes, float]:
-    """Return all arguments that are left as members with their scores, the lowest of each."""
-    flat = arguments.rest()
+def scores_of(flat: Sequence[bytes], command: str) -> dict[bytes, float]:
+    """Return scores and members, in turn, as members with the lowest score of each."""
     if not flat or len(flat) % 2:
         raise wrong_arity(command)
     lowest: dict[bytes, float] = {}

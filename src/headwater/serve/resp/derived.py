@@ -11,12 +11,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
+import msgspec
+
 from headwater.doors.catalogue import Declared, Kind, Parameter
 from headwater.kernel.declaring import Scope, Shape
-from headwater.serve.resp.arguments import Arguments, int_of, span_of, text_of
+from headwater.serve.resp.arguments import Arguments, int_of, scores_of, span_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.faults import syntax_error
 from headwater.serve.resp.read_options import start_of
+from headwater.serve.resp.replies import OK
 from headwater.serve.resp.session import RespSession
 
 DOOR: Final = "RESP"
@@ -25,6 +28,8 @@ _SPELLED: Final = {
     Shape.OFFSETS_BY_PARTITION: "partition:offset|partition:start-end",
     Shape.POSITION: "FIRST|LAST|offset",
     Shape.POSITION_BY_PARTITION: "FIRST|LAST|offset|partition:offset",
+    Shape.MEMBERS: "member",
+    Shape.SCORES: "score member",
 }
 Look = Callable[[RespSession, Words], Awaitable[Any]]
 
@@ -47,7 +52,8 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         for word, one in options.items()
     ]
     syntax += [f"{_spelled(one)} [{_spelled(one)} ...]" for one in rest]
-    least = 1 + len(kind.keys) + len(needed) + len(rest) + replaces
+    spelled = sum(len(_spelled(one).split()) for one in rest)
+    least = 1 + len(kind.keys) + len(needed) + spelled + replaces
 
     async def run(session: RespSession, words: Words) -> Any:
         arguments = Arguments(words)
@@ -61,15 +67,17 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         for one in rest:
             if not arguments:
                 raise wrong_arity(name)
-            given[one.called] = _values(one, arguments.rest())
+            given[one.called] = _values(one, arguments.rest(), name)
         arguments.end()
         client = session.door.client
         if kind.check is not None:
             await client.store.run(kind.check(*names))
-        target = kind.open(client, *names)
-        if operation.row.known:
-            await target.info()
-        return spelled_reply(await operation.call(target, given))
+        more = {"by": session.grant.holder} if kind.collection and session.grant else {}
+        target = kind.open(client, *names, **more)
+        if operation.row.known and await getattr(target, kind.state)() is None:
+            raise kind.unknown(*names)
+        value = await operation.call(target, given)
+        return OK if operation.returns is None else spelled_reply(value)
 
     run.__name__, run.__doc__ = name.lower(), operation.summary
     return RespCommand(
@@ -77,7 +85,7 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         -least if options or rest else least,
         operation.row.scope,
         -1,
-        kind.command,
+        kind.command.split()[-1],
         " ".join(syntax),
         operation.summary,
         run,
@@ -86,7 +94,7 @@ def _command(operation: Declared, look: Look) -> RespCommand:
 
 
 def _takes_rest(parameter: Parameter) -> bool:
-    whole = (Shape.POSITION_BY_PARTITION, Shape.TEXTS)
+    whole = (Shape.POSITION_BY_PARTITION, Shape.TEXTS, Shape.SCORES)
     return parameter.variadic or parameter.says.shape in whole
 
 
@@ -99,7 +107,8 @@ def _word(parameter: Parameter) -> str:
 def _spelled(parameter: Parameter) -> str:
     if parameter.says.shape is Shape.TEXTS:
         return parameter.called.removesuffix("s")
-    return _SPELLED.get(parameter.says.shape, parameter.called.replace("_", "-"))
+    bare = parameter.says.metavar.lower() or parameter.called.replace("_", "-")
+    return _SPELLED.get(parameter.says.shape, bare)
 
 
 def _value(parameter: Parameter, arguments: Arguments) -> Any:
@@ -114,7 +123,7 @@ def _value(parameter: Parameter, arguments: Arguments) -> Any:
     return arguments.take() if parameter.kind is bytes else arguments.text()
 
 
-def _values(parameter: Parameter, words: Words) -> Any:
+def _values(parameter: Parameter, words: Words, command: str) -> Any:
     """Read all arguments that are left."""
     match parameter.says.shape:
         case Shape.OFFSETS:
@@ -127,6 +136,10 @@ def _values(parameter: Parameter, words: Words) -> Any:
             return spans
         case Shape.POSITION_BY_PARTITION:
             return _positions(words)
+        case Shape.MEMBERS:
+            return list(words)
+        case Shape.SCORES:
+            return scores_of(words, command)
     return [text_of(word) for word in words]
 
 
@@ -148,14 +161,14 @@ def spelled_reply(value: Any) -> Any:
     """Return what an operation returned as a reply: flags as 1 and 0, records as maps."""
     if isinstance(value, bool):
         return int(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {
-            part.name.replace("_", "-"): spelled_reply(getattr(value, part.name))
-            for part in fields(value)
-        }
+    if isinstance(value, msgspec.Struct) or (is_dataclass(value) and not isinstance(value, type)):
+        names = (
+            [one.name for one in fields(value)] if is_dataclass(value) else value.__struct_fields__
+        )
+        return {name.replace("_", "-"): spelled_reply(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return [
             [name, *item] if isinstance(item, tuple) else [name, spelled_reply(item)]
             for name, item in sorted(value.items())
         ]
-    return list(value) if isinstance(value, tuple) else value
+    return [spelled_reply(item) for item in value] if isinstance(value, list | tuple) else value

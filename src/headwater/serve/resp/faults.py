@@ -8,7 +8,7 @@ READONLY         the server was started to read only
 NOPROTO          another protocol than RESP2 and RESP3 was asked for
 EXECABORT        MULTI was refused, and so was all that followed it; nothing was done
 NOGROUP          the group has never read
-NOTFOUND         there is no such stream, topic, queue, dirty list or timeline farm
+NOTFOUND         there is no such stream, topic, queue, dirty list, timed job or timeline farm
 STALE            a producer's repeat is older than what is remembered
 REUSED           a producer's repeat has other entries than the first time
 LEASELOST        another consumer of a channel has taken the shard over
@@ -38,6 +38,7 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.UnknownTopic, "NOTFOUND"),
     (errors.UnknownQueue, "NOTFOUND"),
     (errors.UnknownIck, "NOTFOUND"),
+    (errors.UnknownTimedJob, "NOTFOUND"),
     (errors.StaleSequence, "STALE"),
     (errors.ReusedSequence, "REUSED"),
     (errors.LeaseLost, "LEASELOST"),

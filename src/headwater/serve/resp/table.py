@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headwater.serve.resp.audit import audited
-from headwater.serve.resp.channel_commands import CHANNEL_COMMANDS
 from headwater.serve.resp.commands import (
     RespCommand,
     Words,
@@ -16,12 +15,13 @@ from headwater.serve.resp.commands import (
 from headwater.serve.resp.faults import CommandRefused, WrongArguments, error_reply
 from headwater.serve.resp.group_commands import GROUP_COMMANDS
 from headwater.serve.resp.handshake import HANDSHAKE
-from headwater.serve.resp.ick_commands import ICK_COMMANDS
+from headwater.serve.resp.ick_commands import CHANNEL_COMMANDS, ICK_COMMANDS
 from headwater.serve.resp.introspection import Introspection
 from headwater.serve.resp.queue_commands import QUEUE_COMMANDS
 from headwater.serve.resp.replies import ErrorReply
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.stream_commands import STREAM_COMMANDS
+from headwater.serve.resp.timed_commands import TIMED_COMMANDS
 from headwater.serve.resp.timeline_commands import TIMELINE_COMMANDS
 from headwater.serve.resp.topic_commands import TOPIC_COMMANDS
 from headwater.serve.resp.transactions import ENDS_TRANSACTION, TRANSACTION_COMMANDS
@@ -38,6 +38,7 @@ COMMANDS: Final = table_of(
     ICK_COMMANDS,
     CHANNEL_COMMANDS,
     TIMELINE_COMMANDS,
+    TIMED_COMMANDS,
 )
 _introspection.table = COMMANDS
 

@@ -1,4 +1,4 @@
-"""Commands of timelines, on servers that were given a farm: TLINSERT, TLDELETE, TLSELECT."""
+"""Commands of timelines, on servers that were given a farm."""
 
 from __future__ import annotations
 
@@ -56,6 +56,13 @@ async def tlselect(session: RespSession, words: Words) -> list[Any]:
     return [part for record in found.records for part in (record.member, record.score)]
 
 
+async def tlscore(session: RespSession, words: Words) -> list[Any] | None:
+    """TLSCORE: return the newest operation on a member, or null."""
+    _, key, member = words
+    state = (await session.door.farm.score([(key, member)]))[key, member]
+    return None if state is None else [state.score, int(not state.deleted)]
+
+
 _TL = "timeline"
 TIMELINE_COMMANDS: Final = (
     RespCommand("TLINSERT", -4, Scope.WRITE, 3, _TL,
@@ -69,4 +76,8 @@ TIMELINE_COMMANDS: Final = (
                 "Returns members, the newest first, no more once they have 4 MiB: member, score, "
                 "...",
                 tlselect),
+    RespCommand("TLSCORE", 3, Scope.READ, -1, _TL, "key member",
+                "Returns the newest operation on a member, [score, live], where live is 0 after a "
+                "delete; null without any.",
+                tlscore),
 )  # fmt: skip

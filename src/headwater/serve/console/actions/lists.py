@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from headwater.doors.catalogue import CHANNEL, ICK
 from headwater.errors import InvalidInput, UnknownIck
 from headwater.ick.types import ChannelStats
-from headwater.kernel.declaring import Scope
-from headwater.serve.console.actions.action import Action, cli_words, given
+from headwater.serve.console.actions.action import Action, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import channel_link, ick_link
 from headwater.serve.console.render import number
-from headwater.serve.http.targets import path_part
+from headwater.serve.console.spelling import action
 
 
 async def _known(call: PageCall, name: str) -> ChannelStats:
@@ -39,16 +39,13 @@ async def reshard(call: PageCall) -> Action:
             "until the last one ends, nothing is handed out.",
             "The counts of adds start again at zero.",
         ]
-    return Action(
+    return action(
+        CHANNEL,
+        "reshard",
+        [name],
+        {"shards": shards},
         title=f"Reshard {name}",
-        scope=Scope.ADMIN,
-        name=name,
         bill=bill,
-        method="PUT",
-        path=f"/v1/channels/{path_part(name)}/layout",
-        body={"shards": shards},
-        cli=cli_words("ick", "channel", "shards", name, shards),
-        python=f"hw.ick_channel({name!r}).reshard({shards})",
         back=channel_link(name),
     )
 
@@ -57,20 +54,16 @@ async def delete_channel(call: PageCall) -> Action:
     """Delete a channel."""
     name = given(call, "channel")
     stats = await _known(call, name)
-    return Action(
+    return action(
+        CHANNEL,
+        "delete",
+        [name],
         title=f"Delete {name}",
-        scope=Scope.ADMIN,
-        name=name,
         bill=[
             f"This deletes the channel and all its members for good: {number(stats.ready)} ready, "
             f"{number(stats.later)} later, {number(stats.reserved)} reserved.",
             "Consumers that hold a batch of it cannot commit it any more.",
         ],
-        method="DELETE",
-        path=f"/v1/channels/{path_part(name)}",
-        body=None,
-        cli=cli_words("ick", "channel", "delete", name, "--yes"),
-        python=f"hw.ick_channel({name!r}).delete()",
         back="/lists",
         careful=True,
     )
@@ -83,20 +76,16 @@ async def delete_ick(call: PageCall) -> Action:
     facts = await call.hw.ick(key).stats()
     if facts is None:
         raise UnknownIck(key)
-    return Action(
+    return action(
+        ICK,
+        "delete",
+        [key],
         title=f"Delete {key}",
-        scope=Scope.ADMIN,
-        name=key,
         bill=[
             f"This deletes the Ick and all its members for good: {number(facts['pset_size'])} "
             f"dirty, {number(facts['cset_size'])} reserved. Programs that use redis-ick lose them, "
             "too."
         ],
-        method="DELETE",
-        path=f"/v1/icks/{path_part(key)}",
-        body=None,
-        cli=cli_words("ick", "delete", key, "--yes"),
-        python=f"hw.ick({key!r}).delete()",
         back=ick_link(key),
         careful=True,
     )
