@@ -122,7 +122,6 @@ if TYPE_CHECKING:
         Passage,
         Placed,
         Published,
-        Redriven,
         Retained,
         Retention,
         Searched,
@@ -134,6 +133,7 @@ if TYPE_CHECKING:
     )
     from headwater.queue.queue import Queue
     from headwater.queue.types import Delivery, KeptQueue, QueueItem, QueueSettings, QueueStats
+    from headwater.store.letters import Redriven
     from headwater.store.presence import ServerJob
     from headwater.store.scrubbing import Defect, ScrubProgress, ScrubReport
     from headwater.timed.jobs import DueRun
@@ -309,6 +309,7 @@ _HOMES = {
     ),
     "headwater.log.retention": ("Kept",),
     "headwater.whole_store.letters": ("LettersMoved",),
+    "headwater.store.letters": ("Redriven",),
     "headwater.kernel.inputs": ("Limits",),
     "headwater.log.group": ("Group",),
     "headwater.log.replaying": ("Replayed",),
@@ -321,7 +322,6 @@ _HOMES = {
         "Passage",
         "Placed",
         "Published",
-        "Redriven",
         "Retained",
         "Retention",
         "Searched",

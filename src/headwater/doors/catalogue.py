@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
-from headwater.errors import HeadwaterError, UnknownGroup, UnknownTopic
+from headwater.errors import HeadwaterError, UnknownGroup, UnknownQueue, UnknownTopic
 from headwater.kernel.declaring import Param, Row, row_of
 from headwater.log.reading import partitions_of
 from headwater.store.call import Operation
@@ -214,7 +214,17 @@ TOPIC_GROUP: Final = Kind(
     lambda topic, group: UnknownGroup(topic, group, topic=topic),
     _topic_exists,
 )
-KINDS: Final = (GROUP, TOPIC_GROUP)
+QUEUE: Final = Kind(
+    "queue",
+    "/v1/queues/{queue}",
+    "queue",
+    "Q",
+    "headwater.queue.queue",
+    "Queue",
+    lambda hw, queue: hw.queue(queue),
+    UnknownQueue,
+)
+KINDS: Final = (GROUP, TOPIC_GROUP, QUEUE)
 
 
 @cache

@@ -22,13 +22,13 @@ from headwater.log.topics import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
     Placed,
-    Redriven,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
     TopicWithInfo,
 )
 from headwater.store.call import Pace
+from headwater.store.letters import Redriven
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
@@ -277,6 +277,7 @@ class AsyncTopicGroup(Generic[D]):
         """Return the oldest dead letters of all partitions that fit; they stay where they are."""
         return await self._run(topics.dead(self._handle, count, matching, max_bytes))
 
+    @across(AsyncGroup.redrive, result="redriven")
     async def redrive(
         self,
         count: int = MAX_READ,
@@ -285,11 +286,15 @@ class AsyncTopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> dict[int, Redriven]:
-        """Have dead letters redelivered; see AsyncGroup.redrive. Returns how many by partition."""
+        """Redrive dead letters: they are redelivered at once, as if they had never been tried.
+
+        Returns how many by partition; see AsyncGroup.redrive.
+        """
         return await self._run(
             topics.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
+    @across(AsyncGroup.discard)
     async def discard(
         self,
         letters: LettersInTopic | None = None,
@@ -298,7 +303,10 @@ class AsyncTopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Forget dead letters: these, those that fit, or the oldest; see AsyncGroup.discard."""
+        """Discard dead letters: these, the oldest, or those that fit; returns how many.
+
+        See AsyncGroup.discard.
+        """
         return await self._run(
             topics.discard(self._handle, letters, matching, count, Pace(rate_per_s))
         )

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 from headwater.kernel.codecs import D
-from headwater.kernel.declaring import Scope, operation
+from headwater.kernel.declaring import BY_HAND, Scope, operation
 from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
 from headwater.log import dead_letters, grouping, settling
+from headwater.log.dead_letters import GroupLetters
 from headwater.log.handles import GroupHandle, Position
 from headwater.log.keys import MAX_LETTERS, MAX_READ
 from headwater.log.settling import GivenOffsets, Letters
-from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
+from headwater.log.types import DeadLetter, GroupInfo, Message, WithInfo
 from headwater.store.call import Pace
+from headwater.store.letters import Redriven
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
@@ -156,6 +158,7 @@ class Group(Generic[D]):
         """
         return self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
+    @operation(Scope.ADMIN, says="redriven: {returned}", override=BY_HAND)
     def redrive(
         self,
         count: int = MAX_READ,
@@ -164,16 +167,17 @@ class Group(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> Redriven:
-        """Have dead letters redelivered, at once and as if they had never been tried.
+        """Redrive dead letters: they are redelivered at once, as if they had never been tried.
 
         The oldest, those that fit ``matching``, or ``letters`` as ``dead`` returned them or by the
         offsets that the messages have. Those of messages that the stream no longer holds stay.
         ``rate_per_s`` limits how many per second.
         """
         return self._run(
-            dead_letters.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
+            GroupLetters(self._handle).redrive(letters, matching, count, Pace(rate_per_s))
         )
 
+    @operation(Scope.ADMIN, "discarded", says="discarded: {discarded}", override=BY_HAND)
     def discard(
         self,
         letters: Letters | None = None,
@@ -182,13 +186,13 @@ class Group(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Forget dead letters: these, the oldest, or those that fit; returns how many.
+        """Discard dead letters: these, the oldest, or those that fit; returns how many.
 
         They are given as ``dead`` returned them, or by the offsets that the messages had. What they
         hold stays in the stream of the dead letters, until its retention removes it.
         """
         return self._run(
-            dead_letters.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+            GroupLetters(self._handle).discard(letters, matching, count, Pace(rate_per_s))
         )
 
     @operation(Scope.WRITE, "buried", says="gave up {buried:message}")

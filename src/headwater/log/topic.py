@@ -23,13 +23,13 @@ from headwater.log.topics import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
     Placed,
-    Redriven,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
     TopicWithInfo,
 )
 from headwater.store.call import Pace
+from headwater.store.letters import Redriven
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
@@ -274,6 +274,7 @@ class TopicGroup(Generic[D]):
         """Return the oldest dead letters of all partitions that fit; they stay where they are."""
         return self._run(topics.dead(self._handle, count, matching, max_bytes))
 
+    @across(Group.redrive, result="redriven")
     def redrive(
         self,
         count: int = MAX_READ,
@@ -282,9 +283,13 @@ class TopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> dict[int, Redriven]:
-        """Have dead letters redelivered; see Group.redrive. Returns how many by partition."""
+        """Redrive dead letters: they are redelivered at once, as if they had never been tried.
+
+        Returns how many by partition; see Group.redrive.
+        """
         return self._run(topics.redrive(self._handle, letters, matching, count, Pace(rate_per_s)))
 
+    @across(Group.discard)
     def discard(
         self,
         letters: LettersInTopic | None = None,
@@ -293,7 +298,10 @@ class TopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Forget dead letters: these, those that fit, or the oldest; see Group.discard."""
+        """Discard dead letters: these, the oldest, or those that fit; returns how many.
+
+        See Group.discard.
+        """
         return self._run(topics.discard(self._handle, letters, matching, count, Pace(rate_per_s)))
 
     def fail(self, *failures: Failure) -> int:

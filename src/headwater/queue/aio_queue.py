@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, Unpack
 
 from headwater.kernel.codecs import D
+from headwater.kernel.declaring import BY_HAND, Scope, operation
 from headwater.kernel.failures import Failure, LetterFilter
 from headwater.kernel.headers import GivenHeaders
 from headwater.kernel.inputs import Duration, Limits, deadline, needed_deadline
 from headwater.queue import dead_letters, inspecting, moving, settling, upkeep
-from headwater.queue.dead_letters import OneQueueLetter
+from headwater.queue.dead_letters import OneQueueLetter, QueueLetters
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import DEDUPE_MS, MAX_LETTERS
 from headwater.queue.moving import HeadersOfMany
@@ -265,6 +266,7 @@ class AsyncQueue(Generic[D]):
         """
         return await self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
+    @operation(Scope.ADMIN, "redriven", says="redriven: {redriven}", override=BY_HAND)
     async def redrive(
         self,
         letters: Iterable[OneQueueLetter] | None = None,
@@ -273,15 +275,15 @@ class AsyncQueue(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Redrive dead letters: all, those that match, or those given; attempts start from 1 again.
+        """Redrive dead letters: all, those that fit, or those given; attempts start from 1 again.
 
         They are given as ``dead`` returned them, by their places or by their ids; an id costs a
         look at the letters before it. ``rate_per_s`` of them at most. Returns how many.
         """
-        return await self._run(
-            dead_letters.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
-        )
+        redriven = QueueLetters(self._handle).redrive(letters, matching, count, Pace(rate_per_s))
+        return (await self._run(redriven)).returned
 
+    @operation(Scope.ADMIN, "discarded", says="discarded: {discarded}", override=BY_HAND)
     async def discard(
         self,
         letters: Iterable[OneQueueLetter] | None = None,
@@ -290,9 +292,9 @@ class AsyncQueue(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Forget dead letters: all, those that fit, or those given; returns how many."""
+        """Discard dead letters: all, those that fit, or those given; returns how many."""
         return await self._run(
-            dead_letters.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+            QueueLetters(self._handle).discard(letters, matching, count, Pace(rate_per_s))
         )
 
     async def purge(self) -> int:

@@ -98,13 +98,6 @@ class QueueNackedView(View, frozen=True, kw_only=True):
     nacked: int
 
 
-class QueueRedrivenView(View, frozen=True, kw_only=True):
-    """How many dead letters went back to a queue."""
-
-    queue: str
-    returned: int
-
-
 class QueuePromotedView(View, frozen=True, kw_only=True):
     """How many delayed messages of a queue are delivered now."""
 
@@ -117,13 +110,6 @@ class QueueReleasedView(View, frozen=True, kw_only=True):
 
     queue: str
     released: int
-
-
-class DiscardedView(View, frozen=True, kw_only=True):
-    """How many dead letters were removed."""
-
-    queue: str
-    discarded: int
 
 
 class QueueStateView(View, frozen=True, kw_only=True):

@@ -10,20 +10,19 @@ from headwater.log.types import (
     DeadLetter,
     GroupInfo,
     Message,
-    Redriven,
     Retained,
     Retention,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
 )
+from headwater.store.letters import Redriven
 from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
 
 StreamView = mirror("StreamView", StreamInfo)
 GroupView = mirror("GroupView", GroupInfo, first={"stream": str}, names={"name": "group"})
 RetentionView = mirror("RetentionView", Retention, first={"stream": str})
 RetainedView = mirror("RetainedView", Retention, Retained, first={"stream": str})
-RedrivenView = mirror("RedrivenView", Redriven, first={"stream": str, "group": str})
 TopicGroupView = mirror(
     "TopicGroupView",
     GroupInfo,
@@ -182,22 +181,6 @@ class TopicLinesWrittenView(View, frozen=True, kw_only=True):
     topic: str
     written: int
     partitions: dict[int, OffsetsView]
-
-
-class LettersDiscardedView(View, frozen=True, kw_only=True):
-    """How many dead letters of a group were forgotten."""
-
-    stream: str
-    group: str
-    discarded: int
-
-
-class TopicLettersDiscardedView(View, frozen=True, kw_only=True):
-    """How many dead letters of a topic's group were forgotten."""
-
-    topic: str
-    group: str
-    discarded: int
 
 
 class TopicDeletedView(View, frozen=True, kw_only=True):

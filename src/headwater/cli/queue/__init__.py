@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import typer
 
-import headwater.cli.queue.letters as letters
 import headwater.cli.queue.messages as messages
 import headwater.cli.queue.upkeep as upkeep
 import headwater.cli.queue.work as work
+from headwater.cli import letters
+from headwater.cli.queue.cli_types import check_ids, known_queue
 
 app = typer.Typer()
 app.command("list")(upkeep.list_queues)
@@ -19,9 +20,7 @@ app.command("release")(messages.release)
 app.command("work")(work.work)
 app.command("stats")(upkeep.stats)
 app.command("peek")(upkeep.peek)
-app.command("dead")(letters.dead)
-app.command("redrive")(letters.redrive)
-app.command("discard")(letters.discard)
+letters.add_letter_commands(app, letters.queue_letters(known_queue, check_ids))
 app.command("configure")(upkeep.configure)
 app.command("limit")(upkeep.limit)
 app.command("promote")(upkeep.promote)

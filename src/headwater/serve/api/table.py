@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from headwater.serve.api.channels import CHANNEL_ROUTES
-from headwater.serve.api.group_letters import GROUP_LETTER_ROUTES
 from headwater.serve.api.groups import GROUP_ROUTES
 from headwater.serve.api.icks import ICK_ROUTES
-from headwater.serve.api.letter_jobs import LETTER_JOB_ROUTES
+from headwater.serve.api.letters import LETTER_ROUTES
 from headwater.serve.api.limits import LIMIT_ROUTES
 from headwater.serve.api.outboxes import OUTBOX_ROUTES
 from headwater.serve.api.queries import QUERY_ROUTES
@@ -32,7 +31,6 @@ ROUTES: Final = (
     *UPKEEP_ROUTES,
     *REPLAY_ROUTES,
     *GROUP_ROUTES,
-    *GROUP_LETTER_ROUTES,
     *TOPIC_ROUTES,
     *TOPIC_GROUP_ROUTES,
     *QUEUE_ROUTES,
@@ -40,7 +38,7 @@ ROUTES: Final = (
     *LIMIT_ROUTES,
     *ICK_ROUTES,
     *CHANNEL_ROUTES,
-    *LETTER_JOB_ROUTES,
+    *LETTER_ROUTES,
     *TIMED_JOB_ROUTES,
     *TIMELINE_ROUTES,
     *OUTBOX_ROUTES,
