@@ -122,6 +122,7 @@ if TYPE_CHECKING:
         Passage,
         Placed,
         Published,
+        Redriven,
         Retained,
         Retention,
         Searched,
@@ -133,7 +134,6 @@ if TYPE_CHECKING:
     )
     from headwater.queue.queue import Queue
     from headwater.queue.types import Delivery, KeptQueue, QueueItem, QueueSettings, QueueStats
-    from headwater.store.letters import Redriven
     from headwater.store.presence import ServerJob
     from headwater.store.scrubbing import Defect, ScrubProgress, ScrubReport
     from headwater.timed.jobs import DueRun
@@ -309,7 +309,6 @@ _HOMES = {
     ),
     "headwater.log.retention": ("Kept",),
     "headwater.whole_store.letters": ("LettersMoved",),
-    "headwater.store.letters": ("Redriven",),
     "headwater.kernel.inputs": ("Limits",),
     "headwater.log.group": ("Group",),
     "headwater.log.replaying": ("Replayed",),
@@ -322,6 +321,7 @@ _HOMES = {
         "Passage",
         "Placed",
         "Published",
+        "Redriven",
         "Retained",
         "Retention",
         "Searched",

@@ -237,17 +237,23 @@ def _redrive(
     names = _names(name, group)
     with words.opened(store, *names) as target:
         done = target.redrive(**chosen)
-    if words.kind is TOPIC_GROUP and as_json:
+    gone = 0
+    made: list[Any]
+    if words.kind is QUEUE:
+        made = [views.queues.QueueRedrivenView(queue=name, redriven=done)]
+    elif words.kind is GROUP:
+        made = [views.streams.RedrivenView.of(done, stream=name, group=group)]
+        done, gone = done
+    else:
         view = views.streams.TopicRedrivenView
-        output.show_json(
-            *(view.of(part, topic=name, group=group, partition=n) for n, part in done.items())
-        )
-        return
-    parts = list(done.values()) if words.kind is TOPIC_GROUP else [done]
-    redriven = sum(part if isinstance(part, int) else part.returned for part in parts)
-    gone = sum(0 if isinstance(part, int) else part.gone for part in parts)
-    lost = f"; {gone} stay, because the {words.kind.keys[0]} no longer holds them" if gone else ""
-    _answer(words.kind, "redrive", names, done, f"redriven: {redriven}{lost}", as_json)
+        made = [view.of(part, topic=name, group=group, partition=n) for n, part in done.items()]
+        done, gone = map(sum, zip(*done.values(), strict=True))
+    if as_json:
+        output.show_json(*made)
+    else:
+        source = words.kind.keys[0]
+        lost = f"; {gone} stay, because the {source} no longer holds them" if gone else ""
+        output.say(f"redriven: {done}{lost}")
 
 
 def _discard(
@@ -277,18 +283,15 @@ def _discard(
             some = " that fit" if chosen["matching"] else ""
             confirm(f"Discard all dead letters of {names[-1]}{some}, of {dead}?", yes)
         done = target.discard(**chosen)
-    _answer(words.kind, "discard", names, done, f"discarded: {done}", as_json)
-
-
-def _answer(
-    kind: Kind, verb: str, names: Sequence[str], value: Any, text: str, as_json: bool
-) -> None:
-    if not as_json:
-        output.say(text)
-        return
-    from headwater.doors.replies import reply
-
-    output.show_json(reply(kind.operation(verb), names, value))
+    address = dict(zip(words.kind.keys, names, strict=True))
+    view: Any = views.queues.DiscardedView
+    if words.kind is not QUEUE:
+        of_group, of_topic = (
+            views.streams.LettersDiscardedView,
+            views.streams.TopicLettersDiscardedView,
+        )
+        view = of_group if words.kind is GROUP else of_topic
+    output.answer(view(**address, discarded=done), f"discarded: {done}", as_json)
 
 
 def _show_letters(

@@ -19,8 +19,6 @@ from typing import Any, Final, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ROW: Final = "__operation__"
-# Each door has one function for dead letters of every kind.
-BY_HAND: Final = ("command line", "HTTP", "RESP")
 
 
 class Scope(enum.IntEnum):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 from headwater.kernel.codecs import D
-from headwater.kernel.declaring import BY_HAND, Scope, operation
+from headwater.kernel.declaring import Scope, operation
 from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
 from headwater.log import dead_letters, grouping, settling
@@ -14,9 +14,8 @@ from headwater.log.dead_letters import GroupLetters
 from headwater.log.handles import GroupHandle, Position
 from headwater.log.keys import MAX_LETTERS, MAX_READ
 from headwater.log.settling import GivenOffsets, Letters
-from headwater.log.types import DeadLetter, GroupInfo, Message, WithInfo
+from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
 from headwater.store.call import Pace
-from headwater.store.letters import Redriven
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
@@ -158,7 +157,6 @@ class AsyncGroup(Generic[D]):
         """
         return await self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
-    @operation(Scope.ADMIN, says="redriven: {returned}", override=BY_HAND)
     async def redrive(
         self,
         count: int = MAX_READ,
@@ -173,11 +171,9 @@ class AsyncGroup(Generic[D]):
         offsets that the messages have. Those of messages that the stream no longer holds stay.
         ``rate_per_s`` limits how many per second.
         """
-        return await self._run(
-            GroupLetters(self._handle).redrive(letters, matching, count, Pace(rate_per_s))
-        )
+        moved = GroupLetters(self._handle).redrive(letters, matching, count, Pace(rate_per_s))
+        return Redriven(*await self._run(moved))
 
-    @operation(Scope.ADMIN, "discarded", says="discarded: {discarded}", override=BY_HAND)
     async def discard(
         self,
         letters: Letters | None = None,

@@ -22,13 +22,13 @@ from headwater.log.topics import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
     Placed,
+    Redriven,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
     TopicWithInfo,
 )
 from headwater.store.call import Pace
-from headwater.store.letters import Redriven
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
@@ -277,7 +277,6 @@ class AsyncTopicGroup(Generic[D]):
         """Return the oldest dead letters of all partitions that fit; they stay where they are."""
         return await self._run(topics.dead(self._handle, count, matching, max_bytes))
 
-    @across(AsyncGroup.redrive, result="redriven")
     async def redrive(
         self,
         count: int = MAX_READ,
@@ -294,7 +293,6 @@ class AsyncTopicGroup(Generic[D]):
             topics.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
         )
 
-    @across(AsyncGroup.discard)
     async def discard(
         self,
         letters: LettersInTopic | None = None,

@@ -54,7 +54,7 @@ from headwater.store.letters import (
     LetterBox,
     LetterFacts,
     LetterPage,
-    Redriven,
+    Moved,
     WalkStep,
     no_place,
 )
@@ -189,7 +189,7 @@ class GroupLetters(LetterBox[DeadLetter]):
 
     def move(
         self, action: LetterAction, letters: Letters | None, count: int, end: str = ""
-    ) -> Operation[Redriven]:
+    ) -> Operation[Moved]:
         """Redrive or discard letters, those named, before ``end``, or the oldest, at once.
 
         What is redriven is redelivered as if never tried.
@@ -204,7 +204,7 @@ class GroupLetters(LetterBox[DeadLetter]):
             words = tuple(word for place in some for word in place)
             moved = yield from _move_some(self._group, action, count - done, words=words)
             done, gone = done + moved.done, gone + moved.gone
-        return Redriven(done, gone)
+        return Moved(done, gone)
 
     def named(self, letters: Letters) -> Operation[list[DeadLetter | int]]:
         """Return the letters that are named, by their places; offsets are looked up."""
@@ -256,7 +256,7 @@ class GroupLetters(LetterBox[DeadLetter]):
         page: LetterPage[DeadLetter],
         begin: str,  # noqa: ARG002
         rest: DeadLetter,
-        moved: Redriven,  # noqa: ARG002
+        moved: Moved,  # noqa: ARG002
     ) -> tuple[int, str | None]:
         """Return how many letters are behind, and the place of the letter that is next."""
         return sum(letter.offset < rest.offset for letter in page.letters), str(rest.offset)
@@ -282,7 +282,7 @@ def dead(
     return (yield from GroupLetters(group).listed(count, matching, max_bytes)).letters
 
 
-class _Moved(NamedTuple):
+class _Step(NamedTuple):
     """What a call did: letters that were moved, that had to stay; ``place`` is -1 at the end."""
 
     done: int
@@ -290,7 +290,7 @@ class _Moved(NamedTuple):
     place: int
 
 
-def _move_oldest(group: GroupHandle, action: LetterAction, count: int) -> Operation[Redriven]:
+def _move_oldest(group: GroupHandle, action: LetterAction, count: int) -> Operation[Moved]:
     end = (yield from dead_ranges(group, 1, 0)).end
     done = gone = place = 0
     # If all are meant, a discard may be repeated.
@@ -298,7 +298,7 @@ def _move_oldest(group: GroupHandle, action: LetterAction, count: int) -> Operat
     while place >= 0 and done < count:
         moved = yield from _move_some(group, action, count - done, place, end, every=every)
         done, gone, place = done + moved.done, gone + moved.gone, moved.place
-    return Redriven(done, gone)
+    return Moved(done, gone)
 
 
 def _move_some(
@@ -310,7 +310,7 @@ def _move_some(
     *,
     words: tuple[int, ...] = (),
     every: bool = False,
-) -> Operation[_Moved]:
+) -> Operation[_Step]:
     """Move letters by one call: those of ``words``, or the oldest from a place to an end."""
     # A second call would affect other letters than the first, unless they are named.
     sure = every or bool(words)
@@ -320,12 +320,12 @@ def _move_some(
             args: tuple[Argument, ...] = (group.name, most, place, end, *words)
             count = reading.count_redriven
             call = Call("hw_group_redrive", key, args, repeatable=sure, messages=count)
-            return _Moved(*RedriveReply(*(yield call)))
+            return _Step(*RedriveReply(*(yield call)))
         args = (group.name, most, end, *words)
         count = reading.count_discarded
         call = Call("hw_group_discard", key, args, repeatable=sure, messages=count)
         done, more = DiscardReply(*(yield call))
-        return _Moved(done, 0, 0 if more else -1)
+        return _Step(done, 0, 0 if more else -1)
     except Refusal:
         raise group.unknown() from None
 

@@ -23,13 +23,13 @@ from headwater.log.topics import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
     Placed,
+    Redriven,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
     TopicWithInfo,
 )
 from headwater.store.call import Pace
-from headwater.store.letters import Redriven
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
@@ -274,7 +274,6 @@ class TopicGroup(Generic[D]):
         """Return the oldest dead letters of all partitions that fit; they stay where they are."""
         return self._run(topics.dead(self._handle, count, matching, max_bytes))
 
-    @across(Group.redrive, result="redriven")
     def redrive(
         self,
         count: int = MAX_READ,
@@ -289,7 +288,6 @@ class TopicGroup(Generic[D]):
         """
         return self._run(topics.redrive(self._handle, letters, matching, count, Pace(rate_per_s)))
 
-    @across(Group.discard)
     def discard(
         self,
         letters: LettersInTopic | None = None,

@@ -62,13 +62,14 @@ from headwater.log.types import (
     HeadedTopicMessage,
     Message,
     Placed,
+    Redriven,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
     TopicWithInfo,
 )
 from headwater.store.call import Call, Clock, Operation, Pace, Wait
-from headwater.store.letters import LetterPage, Redriven, no_place
+from headwater.store.letters import LetterPage, no_place
 from headwater.store.many import together
 
 # ── Topics ────────────────────────────────────────────────────────────────────────────────────────
@@ -447,8 +448,8 @@ def redrive(
     def redrive_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[Redriven]:
         nonlocal left
         member, some = part
-        done = yield from GroupLetters(member).redrive(some, matching, left, pace)
-        left -= done.returned
+        done = Redriven(*(yield from GroupLetters(member).redrive(some, matching, left, pace)))
+        left -= done.redriven
         return done
 
     return (yield from in_each((yield from _letters_in_parts(group, letters)), redrive_rest))

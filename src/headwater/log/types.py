@@ -231,6 +231,13 @@ class TopicDeadLetter(NamedTuple):
         return self.time_ms
 
 
+class Redriven(NamedTuple):
+    """How many dead letters are redelivered, and how many the log no longer holds."""
+
+    redriven: int
+    gone: int
+
+
 class Retained(NamedTuple):
     """What retention did: messages evicted, and those kept because a reader still needs them."""
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, Unpack
 
 from headwater.kernel.codecs import D
-from headwater.kernel.declaring import BY_HAND, Scope, operation
 from headwater.kernel.failures import Failure, LetterFilter
 from headwater.kernel.headers import GivenHeaders
 from headwater.kernel.inputs import Duration, Limits, deadline, needed_deadline
@@ -266,7 +265,6 @@ class AsyncQueue(Generic[D]):
         """
         return await self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
-    @operation(Scope.ADMIN, "redriven", says="redriven: {redriven}", override=BY_HAND)
     async def redrive(
         self,
         letters: Iterable[OneQueueLetter] | None = None,
@@ -281,9 +279,8 @@ class AsyncQueue(Generic[D]):
         look at the letters before it. ``rate_per_s`` of them at most. Returns how many.
         """
         redriven = QueueLetters(self._handle).redrive(letters, matching, count, Pace(rate_per_s))
-        return (await self._run(redriven)).returned
+        return (await self._run(redriven)).done
 
-    @operation(Scope.ADMIN, "discarded", says="discarded: {discarded}", override=BY_HAND)
     async def discard(
         self,
         letters: Iterable[OneQueueLetter] | None = None,

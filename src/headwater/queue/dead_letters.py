@@ -20,7 +20,7 @@ from headwater.store.letters import (
     LetterBox,
     LetterFacts,
     LetterPage,
-    Redriven,
+    Moved,
     no_place,
 )
 
@@ -105,10 +105,10 @@ class QueueLetters(LetterBox[QueueItem]):
         letters: Iterable[OneQueueLetter] | None,
         count: int,
         end: str = "",
-    ) -> Operation[Redriven]:
+    ) -> Operation[Moved]:
         """Redrive or discard letters, those named or the oldest, at most ``count``, at once."""
         if letters is None:
-            return Redriven((yield from self._move_oldest(_FUNCTIONS[action], count, end)), 0)
+            return Moved((yield from self._move_oldest(_FUNCTIONS[action], count, end)), 0)
         places = yield from self._places_of(letters)
         words = by_bundle(places)
         total = start = 0
@@ -117,7 +117,7 @@ class QueueLetters(LetterBox[QueueItem]):
             args: tuple[Argument, ...] = (count - total, 0, 0, 0, *part)
             reply = yield from self._call(_FUNCTIONS[action], args, repeatable=True)
             total, start = total + reply.messages, start + 2 * reply.bundles
-        return Redriven(total, 0)
+        return Moved(total, 0)
 
     def _move_oldest(self, function: str, count: int, end: str) -> Operation[int]:
         until = _End.of(end or (yield from self.end()))
@@ -177,14 +177,14 @@ class QueueLetters(LetterBox[QueueItem]):
         page: LetterPage[QueueItem],
         begin: str,
         rest: QueueItem,  # noqa: ARG002
-        moved: Redriven,
+        moved: Moved,
     ) -> tuple[int, str | None]:
         """Return where a walk continues: what was moved is gone, the others are looked at again.
 
         If somebody else has moved them, it continues behind the page.
         """
-        if moved.returned:
-            return moved.returned, begin
+        if moved.done:
+            return moved.done, begin
         return len(page.letters), page.place
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, Unpack
 
 from headwater.kernel.codecs import D
-from headwater.kernel.declaring import BY_HAND, Scope, operation
 from headwater.kernel.failures import Failure, LetterFilter
 from headwater.kernel.headers import GivenHeaders
 from headwater.kernel.inputs import Duration, Limits, deadline, needed_deadline
@@ -267,7 +266,6 @@ class Queue(Generic[D]):
         """
         return self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
-    @operation(Scope.ADMIN, "redriven", says="redriven: {redriven}", override=BY_HAND)
     def redrive(
         self,
         letters: Iterable[OneQueueLetter] | None = None,
@@ -282,9 +280,8 @@ class Queue(Generic[D]):
         look at the letters before it. ``rate_per_s`` of them at most. Returns how many.
         """
         redriven = QueueLetters(self._handle).redrive(letters, matching, count, Pace(rate_per_s))
-        return self._run(redriven).returned
+        return self._run(redriven).done
 
-    @operation(Scope.ADMIN, "discarded", says="discarded: {discarded}", override=BY_HAND)
     def discard(
         self,
         letters: Iterable[OneQueueLetter] | None = None,

@@ -24,10 +24,13 @@ LetterAction: TypeAlias = Literal["redrive", "discard"]
 LOOKED_AT = 1000
 
 
-class Redriven(NamedTuple):
-    """How many dead letters are redelivered, and how many the log no longer holds."""
+class Moved(NamedTuple):
+    """How many letters were redriven or discarded, and how many had to stay.
 
-    returned: int
+    Those stay that are to be redriven, and whose messages the log no longer holds.
+    """
+
+    done: int
     gone: int
 
 
@@ -97,7 +100,7 @@ class LetterBox(ABC, Generic[L]):
     @abstractmethod
     def move(
         self, action: LetterAction, letters: Any | None, count: int, end: str = ""
-    ) -> Operation[Redriven]:
+    ) -> Operation[Moved]:
         """Redrive or discard letters, those named or the oldest, at most ``count``, at once.
 
         They are named as the methods ``redrive`` and ``discard`` of groups and queues take them.
@@ -128,7 +131,7 @@ class LetterBox(ABC, Generic[L]):
 
     @abstractmethod
     def rest_of(
-        self, page: LetterPage[L], begin: str, rest: L, moved: Redriven
+        self, page: LetterPage[L], begin: str, rest: L, moved: Moved
     ) -> tuple[int, str | None]:
         """Return how many letters are behind, and where a walk continues, for ``rest`` to be next.
 
@@ -180,7 +183,7 @@ class LetterBox(ABC, Generic[L]):
         matching: LetterFilter | None,
         count: int,
         pace: Pace,
-    ) -> Operation[Redriven]:
+    ) -> Operation[Moved]:
         """Redrive letters: those named, those that fit, or the oldest, at most ``count``."""
         check_int(count, "count", 0, self.most["redrive"])
         return (yield from self.act("redrive", letters, matching, count, pace))
@@ -194,7 +197,7 @@ class LetterBox(ABC, Generic[L]):
     ) -> Operation[int]:
         """Discard letters: those named, those that fit, or the oldest; return how many."""
         check_int(count, "count", 0, self.most["discard"])
-        return (yield from self.act("discard", letters, matching, count, pace)).returned
+        return (yield from self.act("discard", letters, matching, count, pace)).done
 
     def act(
         self,
@@ -203,7 +206,7 @@ class LetterBox(ABC, Generic[L]):
         matching: LetterFilter | None,
         count: int,
         pace: Pace,
-    ) -> Operation[Redriven]:
+    ) -> Operation[Moved]:
         """Redrive or discard letters: all at once, or step by step for a filter or a rate."""
         if letters is not None and matching is not None:
             raise InvalidInput("give either letters or matching, not both")
@@ -220,7 +223,7 @@ class LetterBox(ABC, Generic[L]):
             step = yield from self.walk(action, matching, place, end, most, named)
             done, gone, place = done + step.done, gone + step.gone, step.place
             yield from pace.rest(step.fitted)
-        return Redriven(done, gone)
+        return Moved(done, gone)
 
     def walk(
         self,
@@ -243,7 +246,7 @@ class LetterBox(ABC, Generic[L]):
             if self.is_before(letter, end) and (named is None or self.facts(letter).id in named)
         ]
         some = fits[:most]
-        moved = Redriven(0, 0)
+        moved = Moved(0, 0)
         if some:
             moved = yield from self.move(action, some, len(some))
         looked, following = len(page.letters), page.place

@@ -98,6 +98,20 @@ class QueueNackedView(View, frozen=True, kw_only=True):
     nacked: int
 
 
+class QueueRedrivenView(View, frozen=True, kw_only=True):
+    """How many dead letters of a queue were redriven."""
+
+    queue: str
+    redriven: int
+
+
+class DiscardedView(View, frozen=True, kw_only=True):
+    """How many dead letters of a queue were discarded."""
+
+    queue: str
+    discarded: int
+
+
 class QueuePromotedView(View, frozen=True, kw_only=True):
     """How many delayed messages of a queue are delivered now."""
 

@@ -10,13 +10,13 @@ from headwater.log.types import (
     DeadLetter,
     GroupInfo,
     Message,
+    Redriven,
     Retained,
     Retention,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
 )
-from headwater.store.letters import Redriven
 from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
 
 StreamView = mirror("StreamView", StreamInfo)
@@ -29,6 +29,7 @@ TopicGroupView = mirror(
     first={"topic": str, "partition": int},
     names={"name": "group"},
 )
+RedrivenView = mirror("RedrivenView", Redriven, first={"stream": str, "group": str})
 TopicRedrivenView = mirror(
     "TopicRedrivenView", Redriven, first={"topic": str, "group": str, "partition": int}
 )
@@ -181,6 +182,22 @@ class TopicLinesWrittenView(View, frozen=True, kw_only=True):
     topic: str
     written: int
     partitions: dict[int, OffsetsView]
+
+
+class LettersDiscardedView(View, frozen=True, kw_only=True):
+    """How many dead letters of a group were discarded."""
+
+    stream: str
+    group: str
+    discarded: int
+
+
+class TopicLettersDiscardedView(View, frozen=True, kw_only=True):
+    """How many dead letters of a topic's group were discarded."""
+
+    topic: str
+    group: str
+    discarded: int
 
 
 class TopicDeletedView(View, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from headwater.log.keys import MAX_LETTERS, list_streams
 from headwater.queue.dead_letters import QueueLetters
 from headwater.queue.handles import QueueHandle, list_queues
 from headwater.store.call import Operation, Pace
-from headwater.store.letters import LetterAction, LetterBox, Redriven
+from headwater.store.letters import LetterAction, LetterBox, Moved
 from headwater.store.many import sound
 
 _NOBODY = "letters"
@@ -72,19 +72,19 @@ def move_everywhere(
         (done,) = yield from sound([_move(one, action, matching, pace)])
         if done is None:
             continue
-        places, moved, gone = places + bool(done.returned), moved + done.returned, gone + done.gone
+        places, moved, gone = places + bool(done.done), moved + done.done, gone + done.gone
     return LettersMoved(places, moved, gone)
 
 
 def _move(
     place: LetterCount, action: LetterAction, matching: LetterFilter | None, pace: Pace
-) -> Operation[Redriven]:
+) -> Operation[Moved]:
     box = letter_box(place.name, place.group)
     try:
         # A walk in steps: a group may have more than one call redrives.
         return (yield from box.act(action, None, matching or ALL_LETTERS, MAX_LETTERS, pace))
     except UnknownGroup:
-        return Redriven(0, 0)  # it was removed meanwhile, and its letters with it
+        return Moved(0, 0)  # it was removed meanwhile, and its letters with it
 
 
 def count_letters(name: str, group: str | None) -> Operation[int]:

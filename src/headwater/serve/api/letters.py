@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Meta
 
 from headwater.doors.catalogue import GROUP, QUEUE, TOPIC_GROUP, Kind
-from headwater.doors.replies import reply, reply_type
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.kernel.failures import LetterFilter
@@ -39,10 +38,15 @@ from headwater.serve.jobs.letters import (
     may_see,
 )
 from headwater.serve.letter_lists import letters_of
-from headwater.store.letters import Redriven
-from headwater.views.queues import QueueMessageView
+from headwater.views.queues import DiscardedView, QueueMessageView, QueueRedrivenView
 from headwater.views.record import View
-from headwater.views.streams import DeadLetterView, TopicRedrivenView
+from headwater.views.streams import (
+    DeadLetterView,
+    LettersDiscardedView,
+    RedrivenView,
+    TopicLettersDiscardedView,
+    TopicRedrivenView,
+)
 
 _AUDITED: Final = 20
 _LettersCount = Annotated[int, Meta(ge=1, le=MAX_READ)]
@@ -123,21 +127,26 @@ class _Door(NamedTuple):
     list: type[View]
     letters: str
     view: Callable[[Any], View]
+    redriven: type[View]
+    discarded: type[View]
     look: Look
 
 
 _DOORS: Final = (
     _Door(
         *(GROUP, GroupLettersBody, "offsets", meant),
-        *(DeadLettersView, "letters", DeadLetterView.of, get_group),
+        *(DeadLettersView, "letters", DeadLetterView.of),
+        *(RedrivenView, LettersDiscardedView, get_group),
     ),
     _Door(
         *(TOPIC_GROUP, TopicLettersBody, "offsets", meant_by_partition),
-        *(TopicDeadLettersView, "letters", DeadLetterView.of, get_topic_group),
+        *(TopicDeadLettersView, "letters", DeadLetterView.of),
+        *(TopicRedrivesView, TopicLettersDiscardedView, get_topic_group),
     ),
     _Door(
         *(QUEUE, QueueLettersBody, "ids", lambda ids: ids),
-        *(QueueMessagesView, "messages", QueueMessageView.of, get_queue),
+        *(QueueMessagesView, "messages", QueueMessageView.of),
+        *(QueueRedrivenView, DiscardedView, get_queue),
     ),
 )
 
@@ -170,40 +179,52 @@ def _noun(door: _Door) -> str:
     return door.kind.name.replace("topic_group", "group of a topic")
 
 
-def _change_of(door: _Door, verb: str) -> Route:
-    operation = next(one for one in door.kind.operations(asyncio=True) if one.verb == verb)
-    by_partition = door.kind is TOPIC_GROUP and verb == "redrive"
-
-    async def change(call: ApiCall) -> msgspec.Struct:
-        body = call.body
-        named = getattr(body, door.names)
-        given = {
-            "letters": None if named is None else door.meant(named),
-            "count": body.count,
-            "matching": None if body.matching is None else letter_filter(body.matching),
-        }
-        value = await operation.call(await opened(call, door.kind), given)
-        if by_partition:
-            return _by_partition(call, value)
-        return reply(operation, call.names, value)
-
-    change.__name__, change.__doc__ = operation.id, operation.description
-    return Route(
-        *("POST", f"{door.kind.path}/{verb}", change, operation.row.scope),
-        body=door.body,
-        answer=TopicRedrivesView if by_partition else reply_type(operation),
-        look=door.look,
-    )
+def _named(door: _Door, call: ApiCall) -> dict[str, Any]:
+    """Return the arguments of ``redrive`` and ``discard`` that a request gives."""
+    named, matching = getattr(call.body, door.names), call.body.matching
+    return {
+        "letters": None if named is None else door.meant(named),
+        "count": call.body.count,
+        "matching": None if matching is None else letter_filter(matching),
+    }
 
 
-def _by_partition(call: ApiCall, done: dict[int, Redriven]) -> TopicRedrivesView:
-    topic, group = call.names
-    return TopicRedrivesView(
-        partitions=[
-            TopicRedrivenView.of(part, topic=topic, group=group, partition=place)
-            for place, part in done.items()
-        ]
-    )
+def _redrive_of(door: _Door) -> Route:
+    async def redrive(call: ApiCall) -> msgspec.Struct:
+        done = await (await opened(call, door.kind)).redrive(**_named(door, call))
+        facts: dict[str, Any] = dict(zip(door.kind.keys, call.names, strict=True))
+        if door.kind is QUEUE:
+            return QueueRedrivenView(**facts, redriven=done)
+        if door.kind is GROUP:
+            return RedrivenView.of(done, **facts)
+        parts = (TopicRedrivenView.of(part, **facts, partition=n) for n, part in done.items())
+        return TopicRedrivesView(partitions=list(parts))
+
+    redrive.__name__ = f"redrive_{door.kind.name}"
+    redrive.__doc__ = f"""Redrive dead letters of a {_noun(door)}: they are redelivered at once.
+
+    Their attempts are counted from 1 again.
+    """
+    return _change(door, "redrive", redrive, door.redriven)
+
+
+def _discard_of(door: _Door) -> Route:
+    async def discard(call: ApiCall) -> msgspec.Struct:
+        discarded = await (await opened(call, door.kind)).discard(**_named(door, call))
+        facts: dict[str, Any] = dict(zip(door.kind.keys, call.names, strict=True))
+        return door.discarded(**facts, discarded=discarded)
+
+    discard.__name__ = f"discard_{door.kind.name}"
+    discard.__doc__ = f"""Discard dead letters of a {_noun(door)}; they are not redelivered.
+
+    Those of a group stay in their stream until its retention removes them.
+    """
+    return _change(door, "discard", discard, door.discarded)
+
+
+def _change(door: _Door, verb: str, run: Any, answer: type[View]) -> Route:
+    path = f"{door.kind.path}/{verb}"
+    return Route("POST", path, run, Scope.ADMIN, body=door.body, answer=answer, look=door.look)
 
 
 # ── Jobs ──────────────────────────────────────────────────────────────────────────────────────────
@@ -277,11 +298,7 @@ async def stop_letter_job(call: ApiCall) -> LetterJobsView:
 
 _PATH: Final = "/v1/letters/jobs"
 LETTER_ROUTES: Final = (
-    *(
-        route
-        for door in _DOORS
-        for route in (_list_of(door), _change_of(door, "redrive"), _change_of(door, "discard"))
-    ),
+    *(route for door in _DOORS for route in (_list_of(door), _redrive_of(door), _discard_of(door))),
     Route("GET", _PATH, list_letter_jobs, Scope.READ, answer=LetterJobsView),
     Route(
         "POST",

@@ -95,22 +95,30 @@ class _Door(NamedTuple):
     meant: Callable[[Words], Any]
     columns: str
     row: Callable[[Any], list[Any]]
+    redriven: str
     look: Look
 
 
+_SUMMARIES: Final = {
+    "redrive": "Redrives dead letters: they are redelivered at once, as if they had never been "
+    "tried. Returns {redriven}.",
+    "discard": "Discards dead letters; returns how many.",
+}
 _DOORS: Final = (
     _Door(
         *(GROUP, "offset|start-end", lambda words: list(map(span_of, words))),
-        *("offset, tag, entry, attempts, buried-ms, cause", _group_row, look_at_group),
+        *("offset, tag, entry, attempts, buried-ms, cause", _group_row),
+        *("how many, and how many are gone", look_at_group),
     ),
     _Door(
         *(TOPIC_GROUP, "partition:offset|partition:start-end", _by_partition),
         "partition, offset, tag, entry, attempts, buried-ms, cause",
-        *(_topic_row, look_at_topic_group),
+        *(_topic_row, "[[partition, how many, how many are gone], ...]", look_at_topic_group),
     ),
     _Door(
         *(QUEUE, "id", lambda words: list(map(text_of, words))),
-        *("id, value, attempts, buried-ms, cause", _queue_row, qstats),
+        "id, value, attempts, buried-ms, cause",
+        *(_queue_row, "how many", qstats),
     ),
 )
 
@@ -152,7 +160,6 @@ def _list_command(door: _Door) -> RespCommand:
 
 def _change_command(door: _Door, verb: str) -> RespCommand:
     kind = door.kind
-    operation = next(one for one in kind.operations(asyncio=True) if one.verb == verb)
 
     async def run(session: RespSession, words: Words) -> Any:
         arguments = Arguments(words)
@@ -166,13 +173,13 @@ def _change_command(door: _Door, verb: str) -> RespCommand:
             given["letters"] = door.meant(named)
         await _check(session, kind, names)
         target = kind.open(session.door.client, *names)
-        return spelled_reply(await operation.call(target, given))
+        return spelled_reply(await getattr(target, verb)(**given))
 
     syntax = " ".join(("key", *kind.keys[1:], "[COUNT count]", _FITTING, f"[{door.named} ...]"))
     least = -1 - len(kind.keys)
     return RespCommand(
-        *(f"{kind.letters}{verb.upper()}", least, operation.row.scope, -1, kind.command),
-        *(syntax, operation.summary, run),
+        *(f"{kind.letters}{verb.upper()}", least, Scope.ADMIN, -1, kind.command),
+        *(syntax, _SUMMARIES[verb].format(redriven=door.redriven), run),
         look=door.look,
     )
 
