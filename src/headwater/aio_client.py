@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from headwater.kernel.failures import LetterFilter
     from headwater.log.aio_stream import AsyncStream
     from headwater.log.aio_topic import AsyncTopic
-    from headwater.log.dead_letters import LetterAction
     from headwater.log.replaying import Replayed
     from headwater.log.retention import Kept
     from headwater.queue.aio_queue import AsyncQueue
     from headwater.queue.types import KeptQueue
+    from headwater.store.letters import LetterAction
     from headwater.store.presence import ServerJob
     from headwater.store.scrubbing import Checks, ScrubProgress, ScrubReport, StoreKind
     from headwater.whole_store.letters import LettersMoved

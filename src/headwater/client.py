@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from headwater.ick.ick import Ick, IckChannel
     from headwater.ick.types import KeptChannel
     from headwater.kernel.failures import LetterFilter
-    from headwater.log.dead_letters import LetterAction
     from headwater.log.replaying import Replayed
     from headwater.log.retention import Kept
     from headwater.log.stream import Stream
     from headwater.log.topic import Topic
     from headwater.queue.queue import Queue
     from headwater.queue.types import KeptQueue
+    from headwater.store.letters import LetterAction
     from headwater.store.presence import ServerJob
     from headwater.store.scrubbing import Checks, ScrubProgress, ScrubReport, StoreKind
     from headwater.whole_store.letters import LettersMoved

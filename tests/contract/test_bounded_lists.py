@@ -9,10 +9,10 @@ import pytest
 
 from headwater import Group, Headwater, InvalidInput, Queue, Stream
 from headwater.ick import single
-from headwater.log.dead_letters import list_dead
+from headwater.log.dead_letters import GroupLetters
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.topics import TopicHandle, list_topic_dead, open_group
-from headwater.queue.dead_letters import list_dead as list_queue_dead
+from headwater.log.topics import list_dead, topic_group
+from headwater.queue.dead_letters import QueueLetters
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import peek_page
 from headwater.store.call import Operation
@@ -163,9 +163,10 @@ def test_dead_letters_end_at_as_many_bytes(client: Headwater, group: Group) -> N
     assert numbers(group.dead(max_bytes=1)) == [0]
     assert numbers(group.dead(5)) == [0, 1, 2, 3, 4], "without a limit, all that was asked for"
     handle = GroupHandle(StreamHandle(group.stream, set()), "g", "m")
-    place, found = 0, []
-    while place >= 0:
-        page = client.store.run(list_dead(handle, 100, None, 3 * MB, place))
+    place: str | None = ""
+    found: list[Any] = []
+    while place is not None:
+        page = client.store.run(GroupLetters(handle).listed(100, None, 3 * MB, place))
         found += page.letters
         place = page.place
     assert numbers(found) == list(range(12))
@@ -181,18 +182,14 @@ def test_dead_letters_of_a_topic_end_at_as_many_bytes(client: Headwater, name: s
     assert sum(part.dead for part in group.info()) == 12
     in_order = numbers(group.dead())
     assert numbers(group.dead(max_bytes=2 * MB)) == in_order[:2]
-    handle: Any = open_group(
-        *(TopicHandle(name, None, set()), "g", "m", "first", None, None),
-        ordered=False,
-        one_server=True,
-    )
-    places: list[int] = []
+    handle = topic_group(name, "g")
+    place: str | None = ""
     found: list[Any] = []
-    while not places or max(places) >= 0:
-        page = client.store.run(list_topic_dead(handle, 100, None, 2 * MB, places))
+    while place is not None:
+        page = client.store.run(list_dead(handle, 100, None, 2 * MB, place))
         assert 1 <= len(page.letters) <= 2
         found += page.letters
-        places = page.places
+        place = page.place
     assert sorted(numbers(found)) == list(range(12))
 
 
@@ -267,22 +264,20 @@ def test_dead_letters_of_a_queue_go_on_where_a_list_ended(
     held = [one for one in queue.pop(100, ack_ms=FAR) if one.value != b"99"]
     assert queue.bury(*held) == 78
     assert numbers(queue.dead(100, max_bytes=3 * MB)) == [0, 1, 2]
-    handle = QueueHandle(name, set(), "m")
-    place = b""
+    box = QueueLetters(QueueHandle(name, set(), "m"))
+    place: str | None = ""
     found: list[Any] = []
-    while True:
-        page = client.store.run(list_queue_dead(handle, count, None, 3 * MB, place))
+    while place is not None:
+        page = client.store.run(box.listed(count, None, 3 * MB, place))
         assert len(page.letters) <= count
         if page.letters and found:
             # What is gone meanwhile is in no list, and changes nothing for the others.
             queue.discard([found[-1]])
         found += page.letters
         place = page.place
-        if not place:
-            break
     assert numbers(found) == list(range(90))
     with pytest.raises(InvalidInput, match="no place"):
-        client.store.run(list_queue_dead(handle, count, None, 3 * MB, b"nonsense"))
+        client.store.run(box.listed(count, None, 3 * MB, "nonsense"))
 
 
 # ── Dirty lists ──────────────────────────────────────────────────────────────────────────────

@@ -151,8 +151,8 @@ def test_letters_of_a_topic_are_chosen_by_partition_and_filter(
     group.bury(messages[5:], error=TimeoutError())
     late = group.dead(matching=TIMED_OUT)
     assert len(late) == 3
-    assert sum(one.returned for one in group.redrive(letters=late[:1]).values()) == 1
-    assert sum(one.returned for one in group.redrive(matching=TIMED_OUT).values()) == 2
+    assert sum(one.redriven for one in group.redrive(letters=late[:1]).values()) == 1
+    assert sum(one.redriven for one in group.redrive(matching=TIMED_OUT).values()) == 2
     assert group.discard(matching=LetterFilter(error="ride")) == 5
 
 

@@ -79,12 +79,12 @@ def test_dead_letters_are_shown_brought_back_and_discarded(url: str, name: str) 
     assert [letter["value"] for letter in letters] == ["a", "b", "c"]
     assert "given up" in run(url, "queue", "dead", name).out
     redriven = run(url, "queue", "redrive", name, letters[1]["id"], "--json").row
-    assert redriven == {"queue": name, "returned": 1}
+    assert redriven == {"queue": name, "redriven": 1}
     assert run(url, "queue", "discard", name, letters[0]["id"]).out == "discarded: 1\n"
-    assert run(url, "queue", "redrive", name, "--error", "timeout").out == "brought back: 0\n"
+    assert run(url, "queue", "redrive", name, "--error", "timeout").out == "redriven: 0\n"
     assert (
         run(url, "queue", "redrive", name, "--min-attempts", "1", "--rate", "9").out
-        == "brought back: 1\n"
+        == "redriven: 1\n"
     )
     values = [row["value"] for row in run(url, "queue", "pop", name, "-c", "9", "--json").rows]
     assert values == ["b", "c"]

@@ -135,8 +135,8 @@ def test_dead_letters_are_shown_and_given_back(hw_stream: StreamCommands) -> Non
     assert heading.split() == ["origin", "attempts", "buried", "tag", "value", "cause"]
     assert [row.split()[-2:] for row in shown] == [["one", "expired"]]
     assert hw_stream("discard", "g", "3", "7-9").out == "discarded: 0\n"
-    assert hw_stream("redrive", "g", "--count", "1", "--rate", "100").out == "given back 1\n"
-    assert hw_stream("redrive", "g", "--json").row["returned"] == 1
+    assert hw_stream("redrive", "g", "--count", "1", "--rate", "100").out == "redriven: 1\n"
+    assert hw_stream("redrive", "g", "--json").row["redriven"] == 1
     assert [message.offset for message in group.read(5, retry_ms=60_000)] == [1, 2]
     group.bury(1, error=ValueError("no such ride"))
     assert hw_stream("dead", "g", "--json").row["cause"] == "ValueError: no such ride"
@@ -146,7 +146,7 @@ def test_dead_letters_are_shown_and_given_back(hw_stream: StreamCommands) -> Non
     assert hw_stream("pause", "g").out == "paused\n"
     assert hw_stream("pause", "g", "--json").row["changed"] is False
     assert hw_stream("resume", "g").out == "runs\n"
-    assert hw_stream("redrive", "g", "7").out == "given back 0\n"
+    assert hw_stream("redrive", "g", "7").out == "redriven: 0\n"
     assert hw_stream("discard", "g", "--tag", "nobody", "--yes").out == "discarded: 0\n"
     for words in (("1", "--error", "x"), ("--after", "soon")):
         assert hw_stream("redrive", "g", *words).code == 2

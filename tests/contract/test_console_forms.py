@@ -19,9 +19,9 @@ import sqlalchemy as sa
 from headwater import Headwater, connect
 from headwater.kernel.declaring import Scope
 from headwater.outbox import Consumer
-from headwater.serve.console.actions import letters
+from headwater.serve.console import letters
 from headwater.serve.console.actions.table import ACTIONS
-from headwater.serve.console.letter_places import Place
+from headwater.serve.console.letters import Place
 from headwater.serve.console.service import Console
 from headwater.serve.tokens import Tokens
 from tests.support.api import ApiClient, ApiServer

@@ -12,12 +12,9 @@ from urllib.parse import urlencode
 import pytest
 
 import headwater
-from headwater import Headwater, LetterFilter
-from headwater.log import dead_letters
-from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.queue import dead_letters as queue_letters
-from headwater.queue.handles import QueueHandle
+from headwater import Headwater
 from headwater.serve.console.service import Console
+from headwater.whole_store.letters import letter_box
 from tests.support.api import Answer, ApiClient, ApiServer
 from tests.support.console import send
 from tests.support.servers import until
@@ -158,16 +155,15 @@ def test_a_server_that_ends_hands_its_jobs_over(url: str, browser: ApiClient, de
 def test_a_message_that_fails_again_is_left_alone_by_whoever_repeats_a_step(
     hw: Headwater, dead: Dead
 ) -> None:
-    handle = GroupHandle(StreamHandle(dead.name, set()), "mail", "test")
-    end = hw.store.run(dead_letters.end_of_letters(handle))
-    queue = QueueHandle(dead.name, set(), "test")
-    queue_end = hw.store.run(queue_letters.end_of_letters(queue))
+    group_box, queue_box = letter_box(dead.name, "mail"), letter_box(dead.name, None)
+    end = hw.store.run(group_box.end())
+    queue_end = hw.store.run(queue_box.end())
     ids = {dead.queue.dead()[0].id}
 
     def step() -> tuple[int, int]:
-        moved = hw.store.run(dead_letters.move_named(handle, "redrive", [1], end)).returned
-        walked = queue_letters.walk(queue, "redrive", LetterFilter(), b"", queue_end, 9, ids)
-        return moved, hw.store.run(walked).done
+        named = group_box.walk("redrive", None, "", end, 9, [1])
+        walked = queue_box.walk("redrive", None, "", queue_end, 9, ids)
+        return hw.store.run(named).done, hw.store.run(walked).done
 
     assert step() == (1, 1)
     dead.group.read(1, ack_ms=60_000)
@@ -210,6 +206,18 @@ def test_letters_are_filtered_and_ticked_on_the_page(browser: ApiClient, dead: D
     assert dead.left == (6, 4), "a bill changes nothing"
 
 
+def test_what_is_ticked_is_moved_whatever_the_filter_of_the_page(
+    browser: ApiClient, dead: Dead
+) -> None:
+    one = dead.queue.dead(1)[0].id
+    ticked = {"l1": f"g:{dead.name}/mail#3", "l2": f"q:{dead.name}#{one}"}
+    form = {"do": "letters", "action": "discard", "which": "some", "tag": "t", **ticked}
+    bill = text_of(browser.get("/console/act?" + urlencode(form)))
+    assert "Discard 2 dead letters" in bill
+    assert f"headwater queue discard {dead.name} --yes {one}" in bill
+    assert f'{{"queue": "{dead.name}", "ids": ["{one}"]}}' in bill
+
+
 class Many:
     """More letters in a group and in a queue than a page looks at: the newest failed otherwise."""
 
@@ -246,7 +254,7 @@ def many(url: str) -> Many:
 def test_the_newest_letters_come_first_and_the_page_says_what_it_has_not_read(
     browser: ApiClient, many: Many, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("headwater.serve.console.pages.letters.LOOKED_AT", many.LOOKED)
+    monkeypatch.setattr("headwater.serve.console.letters.LOOKED_AT", many.LOOKED)
     found: list[str] = []
     link = "/console/dead?" + urlencode({"place": many.keys[kind]})
     first = text_of(browser.get(link))
@@ -292,8 +300,8 @@ def test_all_that_match_are_counted_and_taken_back_in_time(browser: ApiClient, d
 def test_a_list_that_is_too_long_for_one_look_goes_on_to_every_letter(
     browser: ApiClient, dead: Dead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwater.serve.console.pages.letters.LOOKED_AT", 4)
-    monkeypatch.setattr("headwater.serve.console.pages.letters._SECONDS", 0.0)
+    monkeypatch.setattr("headwater.serve.console.letters.LOOKED_AT", 4)
+    monkeypatch.setattr("headwater.serve.console.letters._SECONDS", 0.0)
     found: list[str] = []
     link = "?" + urlencode({"error": "late"})
     while link:
@@ -322,8 +330,8 @@ def test_a_job_everywhere_reaches_what_no_page_has_looked_at(
     other.write("t", b"v")
     group = other.group("late", dead_letters=True)
     group.bury(*group.read(1, ack_ms=60_000), error=word)
-    monkeypatch.setattr("headwater.serve.console.actions.letters._COUNTED", 1)
-    monkeypatch.setattr("headwater.serve.console.actions.letters._COUNTED_S", 0.0)
+    monkeypatch.setattr("headwater.serve.console.letters._COUNTED", 1)
+    monkeypatch.setattr("headwater.serve.console.letters._COUNTED_S", 0.0)
     fields = {"do": "letters", "action": "redrive", "which": "all", "error": word}
     bill = text_of(browser.get("/console/act?" + urlencode(fields)))
     for words in ("at least", "streams and queues were checked", '"everywhere": true'):

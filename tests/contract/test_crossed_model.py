@@ -277,7 +277,7 @@ class CrossedMachine(RuleBasedStateMachine):
         back = [offset for offset in some if offset >= model.first]
         stands = self.members[0].info().next
         done = self.members[0].redrive() if whole else self.members[0].redrive(letters=some)
-        assert done.returned == sum(letters[offset] for offset in back)
+        assert done.redriven == sum(letters[offset] for offset in back)
         model.redrive(back, stands)
 
     @rule(picks=PICKS)

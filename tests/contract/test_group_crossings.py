@@ -141,7 +141,7 @@ def test_a_letter_that_is_redriven_behind_a_pending_message_comes_after_it(strea
     assert one.bury(2, error="never") == 1
     stream.write("x", b"4")
     assert take(other, 5) == [], "4 waits for 1"
-    assert one.redrive().returned == 1
+    assert one.redrive().redriven == 1
     assert take(other, 5) == [], "2 waits for 1, too"
     assert one.ack(1) == other.ack(3) == 1
     assert sorted(finish(other)) == [2, 4]
@@ -156,7 +156,7 @@ def test_a_letter_that_is_redriven_twice_comes_again(stream: Stream) -> None:
     for _ in range(2):
         assert one.bury(2, error="never") == 1
         assert take(other, 5) == []
-        assert one.redrive().returned == 1
+        assert one.redrive().redriven == 1
         assert take(other, 5) == [], "it waits for 1"
     assert one.ack(1) == 1
     assert one.release(3) == 1
@@ -456,7 +456,7 @@ def test_a_seek_back_and_a_redrive_exceed_no_limit_per_key(stream: Stream, limit
     assert one.bury((1, 100), error="never") == 100
     one.limit(limits)
     one.seek(101)
-    assert one.redrive().returned == 100
+    assert one.redrive().redriven == 100
     assert len(take(one, 300)) + len(take(other, 300)) <= 1
     one.seek(1)
     assert len(read_on(one)) + len(read_on(other)) <= 1
@@ -469,7 +469,7 @@ def test_a_redrive_after_a_seek_gives_no_two_members_one_tag(stream: Stream) -> 
     assert take(one, 2) == [1, 2]
     assert one.bury((1, 2), error="never") == 2
     assert one.seek(1) == 1
-    assert one.redrive().returned in (0, 2)
+    assert one.redrive().redriven in (0, 2)
     assert take(one, 1) == [1]
     assert take(other, 9) == []
     assert one.ack(1) == 1

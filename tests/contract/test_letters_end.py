@@ -12,10 +12,11 @@ import pytest
 
 from headwater import Headwater, Queue, Stream, testing
 from headwater.kernel.failures import LetterFilter
-from headwater.log import dead_letters, topics
+from headwater.log import topics
+from headwater.log.dead_letters import GroupLetters
 from headwater.log.handles import GroupHandle, GroupOptions
 from headwater.log.topics import TopicGroupHandle, TopicHandle
-from headwater.queue import dead_letters as queue_letters
+from headwater.queue.dead_letters import QueueLetters
 from headwater.queue.handles import QueueHandle
 from headwater.store.call import Operation, Pace
 from headwater.testing.clock import AHEAD
@@ -82,7 +83,7 @@ def test_a_redrive_of_a_group_beside_a_member_that_fails_at_once_ends(
     hw: Headwater, matching: LetterFilter | None
 ) -> None:
     failing = FailingGroup(hw.stream("s"))
-    redrive = dead_letters.redrive(failing.handle, None, matching, ALL, Pace(None))
+    redrive = GroupLetters(failing.handle).redrive(None, matching, ALL, Pace(None))
     assert beside(hw, redrive, failing.fail) == (RANGES, 0)
     assert sorted(failing.failed) == list(range(1, 2 * RANGES, 2))
     assert failing.group.info().dead == RANGES
@@ -102,7 +103,7 @@ def test_a_discard_of_a_group_beside_new_letters_ends(
         failing.group.ack(*taken[1::2])
         failing.failed += taken[::2]
 
-    discard = dead_letters.discard(failing.handle, None, matching, ALL, Pace(None))
+    discard = GroupLetters(failing.handle).discard(None, matching, ALL, Pace(None))
     assert beside(hw, discard, write_and_fail) == RANGES
     assert [one.origin for one in failing.group.dead(10_000)] == failing.failed
 
@@ -115,7 +116,7 @@ def test_a_redrive_of_a_topic_beside_a_member_that_fails_at_once_ends(
     topic = TopicHandle("t", 1, set())
     handle = TopicGroupHandle(topic, "g", "other", GroupOptions(), one_server=True)
     redrive = topics.redrive(handle, None, None, ALL, Pace(None))
-    assert sum(one.returned for one in beside(hw, redrive, failing.fail).values()) == RANGES
+    assert sum(one.redriven for one in beside(hw, redrive, failing.fail).values()) == RANGES
 
 
 def test_a_redrive_of_all_groups_and_queues_beside_those_that_fail_at_once_ends(
@@ -154,8 +155,8 @@ def test_a_redrive_of_a_queue_beside_a_consumer_that_fails_at_once_ends(
     hw: Headwater, matching: LetterFilter | None
 ) -> None:
     failing = FailingQueue(hw.queue("mails"))
-    redrive = queue_letters.redrive(failing.handle, None, matching, ALL, Pace(None))
-    assert beside(hw, redrive, failing.fail) == BUNDLES
+    redrive = QueueLetters(failing.handle).redrive(None, matching, ALL, Pace(None))
+    assert beside(hw, redrive, failing.fail) == (BUNDLES, 0)
     assert sorted(failing.failed) == sorted(failing.ids)
     assert failing.queue.stats().dead == BUNDLES
 
@@ -170,8 +171,8 @@ def test_a_redrive_of_a_queue_ends_whatever_the_clock_does(
 
     # Those that fail again are before, or long after, those that there were.
     hw.store.command("INCRBY", AHEAD, step_ms)
-    redrive = queue_letters.redrive(failing.handle, None, matching, ALL, Pace(None))
-    assert beside(hw, redrive, failing.fail) == BUNDLES
+    redrive = QueueLetters(failing.handle).redrive(None, matching, ALL, Pace(None))
+    assert beside(hw, redrive, failing.fail) == (BUNDLES, 0)
     assert sorted(failing.failed) == sorted(failing.ids)
 
 
@@ -186,6 +187,6 @@ def test_a_discard_of_a_queue_beside_new_letters_ends(
         new.extend(failing.queue.push_many([b"new"] * 100))
         failing.fail()
 
-    discard = queue_letters.discard(failing.handle, None, matching, ALL, Pace(None))
+    discard = QueueLetters(failing.handle).discard(None, matching, ALL, Pace(None))
     assert beside(hw, discard, push_and_fail) == BUNDLES
     assert sorted(one.id for one in failing.queue.dead(100_000)) == sorted(new)

@@ -154,7 +154,7 @@ class LimitMachine(TaggedGroupMachine):
     def bury_and_redrive(self, picks: list[int]) -> None:
         if buried := self.some(self.held, picks):
             assert self.members[0].bury(buried, error="never") == len(buried)
-            assert self.members[0].redrive().returned == len(buried)
+            assert self.members[0].redrive().redriven == len(buried)
             self.held -= set(buried)
 
 

@@ -80,7 +80,7 @@ def test_a_buried_message_releases_its_tag_and_a_redriven_one_waits_for_what_is_
     assert take(group, 1) == [1]
     group.bury(1, error="never")
     assert take(group, 1) == [2]
-    assert group.redrive().returned == 1
+    assert group.redrive().redriven == 1
     assert take(group, 5) == [], "2 is in flight"
     group.ack(2)
     assert take(group, 1) == [1]

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import redis
 
+import headwater
 from headwater.serve.resp.waiting import AT_THE_STORE
 from tests.support.resp import RespServer, first_answered, until_blocked
+from tests.support.stores import Stores
 
 
 @pytest.fixture
@@ -94,6 +96,54 @@ def test_dead_letters_are_seen_and_redriven(client: Any, name: str) -> None:
     assert buried_ms > 0
     assert ask("TREDRIVE", name, "g", "COUNT", 5) == [1, 0]
     assert ask("TREAD", name, 0, 10, "GROUP", "g") == [[1, b"t", b"poison"]]
+
+
+def test_dead_letters_are_chosen_and_discarded(client: Any, name: str) -> None:
+    ask = client.execute_command
+    ask("TWRITE", name, "ENTRIES", *entries("1", "2", "3"), "u", "4")
+    ask("TREAD", name, 0, 10, "GROUP", "g", "RETRY", 60_000, 0, "DEADLETTERS")
+    ask("TBURY", name, "g", "ERROR", "late", "1-2")
+    ask("TBURY", name, "g", "ERROR", "broken", "3-4")
+    assert [row[0] for row in ask("TDEAD", name, "g", "ERROR", "LATE", "COUNT", 9)] == [1, 2]
+    assert [row[0] for row in ask("TDEAD", name, "g", "TAG", "u")] == [4]
+    assert ask("TDISCARD", name, "g", "2", "7-9") == 1
+    assert ask("TREDRIVE", name, "g", "ERROR", "broken", "TAG", "t") == [1, 0]
+    assert ask("TDISCARD", name, "g") == 2
+    with pytest.raises(redis.ResponseError, match="not an integer"):
+        ask("TDISCARD", name, "g", "EVERYTHING")
+
+
+def test_dead_letters_of_a_topic_are_chosen_and_discarded(client: Any, name: str) -> None:
+    ask = client.execute_command
+    ask("TPCREATE", name, 2)
+    ask("TPWRITE", name, "ENTRIES", *entries("1", "2"))
+    ((partition, *_), _) = ask("TPREAD", name, "g", 9, "RETRY", 60_000, 0, "DEADLETTERS")
+    ask("TPBURY", name, "g", f"{partition}:1-2")
+    assert ask("TPREDRIVE", name, "g", f"{partition}:2") == [[partition, 1, 0]]
+    assert [row[:2] for row in ask("TPDEAD", name, "g")] == [[partition, 1]]
+    assert ask("TPDISCARD", name, "g", "COUNT", 5) == 1
+
+
+def test_dead_letters_of_a_queue_are_seen_redriven_and_discarded(
+    client: Any, name: str, stores: Stores
+) -> None:
+    ask = client.execute_command
+    with headwater.connect(stores.url("plain")) as hw:
+        queue = hw.queue(name)
+        ids = queue.push_many([b"1", b"2", b"3"])
+        queue.bury(*queue.pop(3, ack_ms=60_000), error=TimeoutError("late"))
+    rows = ask("QDEAD", name, "MINATTEMPTS", 1)
+    assert [(row[0].decode(), row[1], row[2], row[4]) for row in rows] == [
+        (one, value, 1, b"TimeoutError: late")
+        for one, value in zip(ids, (b"1", b"2", b"3"), strict=True)
+    ]
+    place, *first = ask("QDEAD", name, "COUNT", 2, "WITHNEXT")
+    assert first == rows[:2]
+    assert ask("QDEAD", name, "FROM", place) == rows[2:]
+    assert ask("QREDRIVE", name, ids[1]) == 1
+    assert ask("QREDRIVE", name, "ERROR", "otherwise") == 0
+    assert ask("QDISCARD", name) == 2
+    assert [row[1] for row in ask("QPOP", name, "COUNT", 9)] == [b"2"]
 
 
 def test_blocked_members_are_served_in_turn_and_leave_nothing_behind(

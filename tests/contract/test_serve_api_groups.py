@@ -111,7 +111,7 @@ def test_what_expires_is_a_dead_letter_and_comes_back_when_asked(
     until(lambda: not group.read(1) and group.info()["dead"] == 1)
     letters = client.get(f"{group.path}/dead").body["letters"]
     assert [(letter["origin"], letter["value"]) for letter in letters] == [(1, "0")]
-    assert client.post(f"{group.path}/redrive", {}).body["returned"] == 1
+    assert client.post(f"{group.path}/redrive", {}).body["redriven"] == 1
     assert group.read(1) == [(1, 1)]
     assert client.post(f"{group.path}/discard", {}).body["discarded"] == 0
 
@@ -204,7 +204,7 @@ def test_an_administrator_pauses_purges_and_deletes_a_queue(client: ApiClient, n
     assert client.post(f"{path}/pop", {}).body["deliveries"] == []
     assert client.post(f"{path}/resume", None).body["changed"] is True
     assert client.post(f"{path}/configure", {"max_attempts": 3}).body["max_attempts"] == 3
-    assert client.post(f"{path}/redrive", {}).body["returned"] == 0
+    assert client.post(f"{path}/redrive", {}).body["redriven"] == 0
     assert client.post(f"{path}/discard", {}).body["discarded"] == 0
     assert client.post(f"{path}/purge", None).body["purged"] == 2
     assert client.ask("DELETE", path).body["deleted"]
@@ -224,7 +224,7 @@ def test_dead_letters_are_chosen_by_name_and_by_filter(
     path = f"/v1/streams/{name}/groups/g"
     late = client.get(f"{path}/dead?error=late&min_attempts=1&after_ms=1700000000000").body
     assert [letter["origin"] for letter in late["letters"]] == [3, 4]
-    assert client.post(f"{path}/redrive", {"offsets": [2, 9]}).body["returned"] == 1
+    assert client.post(f"{path}/redrive", {"offsets": [2, 9]}).body["redriven"] == 1
     assert client.post(f"{path}/discard", {"matching": {"error": "LATE"}}).body["discarded"] == 2
     both = client.post(f"{path}/redrive", {"offsets": [1], "matching": {}})
     assert (both.status, "not both" in both.body["detail"]) == (400, True)
@@ -233,9 +233,9 @@ def test_dead_letters_are_chosen_by_name_and_by_filter(
     queue.bury(*queue.pop(3, ack_ms=60_000), error="no")
     path = f"/v1/queues/{name}"
     first, second, _ = client.get(f"{path}/dead?error=NO").body["messages"]
-    assert client.post(f"{path}/redrive", {"ids": [first["id"]]}).body["returned"] == 1
+    assert client.post(f"{path}/redrive", {"ids": [first["id"]]}).body["redriven"] == 1
     assert client.post(f"{path}/discard", {"ids": [second["id"]]}).body["discarded"] == 1
-    assert client.post(f"{path}/redrive", {"matching": {"tag": "t"}}).body["returned"] == 0
+    assert client.post(f"{path}/redrive", {"matching": {"tag": "t"}}).body["redriven"] == 0
     assert client.post(f"{path}/redrive", {"ids": ["letter"]}).status == 400
     hw.close()
 

@@ -249,7 +249,7 @@ class TopicMachine(RuleBasedStateMachine):
         before = self.letters()
         done = self.group.redrive(count)
         back = before - self.letters()
-        assert {p: r.returned for p, r in done.items()} == {
+        assert {p: r.redriven for p, r in done.items()} == {
             p: sum(n for (place, _), n in back.items() if place == p) for p in range(PARTITIONS)
         }
         self.dead -= back

@@ -95,7 +95,7 @@ def test_what_fails_or_does_not_fit_is_buried_in_its_partition(
         assert letters[tag].partition == topic.partition_of(tag)
         assert (letters[tag].delivered_ms or 0) <= letters[tag].buried_ms
     assert group.read(9, ack_ms=60_000) == []
-    assert sum(done.returned for done in group.redrive().values()) == 2
+    assert sum(done.redriven for done in group.redrive().values()) == 2
     (first, second) = group.read(9, ack_ms=60_000)
     assert group.release(first) == 1
     assert group.bury(second, error="by hand") == 1

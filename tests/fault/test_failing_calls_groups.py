@@ -13,7 +13,7 @@ import pytest
 
 from headwater.errors import HeadwaterError
 from headwater.kernel.failures import Failure
-from headwater.log import dead_letters
+from headwater.log.dead_letters import GroupLetters
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.inspecting import group_ruler
 from tests.support import group_cases as cases
@@ -73,7 +73,7 @@ def drawn(case: GroupCase) -> None:
 def newest_letters(case: GroupCase) -> None:
     """List dead letters from the newest on."""
     handle = GroupHandle(StreamHandle(case.name, set()), "g", "case")
-    case.hw.store.run(dead_letters.dead_page(handle, 0, 10, newest=True))
+    case.hw.store.run(GroupLetters(handle).page("", 10, newest=True))
 
 
 def sought_while_paused(case: GroupCase) -> None:

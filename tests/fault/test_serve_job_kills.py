@@ -14,8 +14,8 @@ import pytest
 
 import headwater
 from headwater import Headwater
-from headwater.serve.api.letter_jobs import LetterJobKind, LetterJobs
 from headwater.serve.jobs.engine import LEASE_MS, HeldJob, JobTaken, ServerJobs
+from headwater.serve.jobs.letters import LetterJobKind, LetterJobs
 from headwater.store.presence import NewJob, begin_job, list_jobs, note_job, stop_job, take_job
 from tests.support.api import serving
 from tests.support.servers import Server, until

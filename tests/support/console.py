@@ -13,12 +13,10 @@ import sqlalchemy as sa
 
 from headwater import Headwater
 from headwater.outbox import Consumer
-from headwater.serve.api.letter_jobs import LetterJobView
-from headwater.serve.api.letters import MatchingBody
 from headwater.serve.api.replays import ReplayNote, ReplayView
 from headwater.serve.http.targets import path_part
 from headwater.serve.jobs.engine import JobNote
-from headwater.serve.jobs.letter_work import LetterNote, LetterPlace
+from headwater.serve.jobs.letters import LetterJobView, LetterNote, LetterPlace, MatchingBody
 from headwater.spark.queries.notes import NotedQuery, note
 from headwater.store.presence import NewJob, begin_job
 from headwater.timed.runner import TimedRunner

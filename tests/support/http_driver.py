@@ -195,7 +195,7 @@ class HttpGroup(HttpDriver):
 
     def redrive(self, count: int) -> tuple[int, int]:
         done = self._ask("POST", "/redrive", {"count": count})
-        return done["returned"], done["gone"]
+        return done["redriven"], done["gone"]
 
 
 class HttpQueue(HttpDriver):
@@ -241,7 +241,7 @@ class HttpQueue(HttpDriver):
         return int(self._settle("extend", deliveries, ack_ms=ack_ms)["extended"])
 
     def redrive(self, *, count: int) -> int:
-        return int(self._ask("POST", "/redrive", {"count": min(count, MOST)})["returned"])
+        return int(self._ask("POST", "/redrive", {"count": min(count, MOST)})["redriven"])
 
     def pause(self) -> bool:
         return bool(self._ask("PUT", "/state", {"paused": True})["changed"])

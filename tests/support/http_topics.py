@@ -110,7 +110,7 @@ class HttpTopicGroup(HttpDriver):
 
     def redrive(self, count: int) -> dict[int, Redriven]:
         done = self._ask("POST", "/redrive", {"count": count})["partitions"]
-        return {one["partition"]: Redriven(one["returned"], one["gone"]) for one in done}
+        return {one["partition"]: Redriven(one["redriven"], one["gone"]) for one in done}
 
     def discard(self, letters: Any = None, *, count: int) -> int:
         if letters is not None:

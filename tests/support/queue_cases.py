@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from headwater import Delivery, Headwater, Limits, Queue
 from headwater.kernel.failures import Failure
-from headwater.queue import dead_letters
+from headwater.queue.dead_letters import QueueLetters
 from headwater.queue.handles import QueueHandle
 from headwater.store.call import Call, Pace
 from tests.support.queue_books import NO_NAME, contents, queue_key
@@ -274,8 +274,8 @@ def with_a_bucket_of_the_future(case: Case) -> None:
 
 
 def newest_letters(case: Case) -> None:
-    case.hw.store.run(dead_letters.dead_page(handle_of(case), b"", 10, newest=True))
+    case.hw.store.run(QueueLetters(handle_of(case)).page("", 10, newest=True))
 
 
 def discard_all(case: Case) -> None:
-    case.hw.store.run(dead_letters.discard(handle_of(case), None, None, 10, Pace()))
+    case.hw.store.run(QueueLetters(handle_of(case)).discard(None, None, 10, Pace()))

@@ -9,7 +9,7 @@ import typer
 
 from headwater.cli.derived import DOOR as COMMAND_LINE
 from headwater.cli.narrowing import every_command
-from headwater.doors.catalogue import DOORS, catalogue
+from headwater.doors.catalogue import DOORS, GROUP, QUEUE, TOPIC_GROUP, catalogue
 from headwater.serve.api.derived import DOOR as HTTP
 from headwater.serve.api.table import ROUTES
 from headwater.serve.resp.derived import DOOR as RESP
@@ -70,3 +70,15 @@ def test_the_summary_of_an_operation_stands_for_itself() -> None:
     for operation in catalogue(asyncio=True):
         assert operation.summary.endswith("."), operation.id
         assert not re.search(r"\bsee \w+\.", operation.summary), operation.id
+
+
+def test_every_door_has_the_dead_letters_of_every_kind() -> None:
+    routes = {(route.method, route.path) for route in ROUTES}
+    for kind in (GROUP, TOPIC_GROUP, QUEUE):
+        for verb in ("dead", "redrive", "discard"):
+            assert f"{kind.letters}{verb.upper()}".encode() in COMMANDS
+            assert ("GET" if verb == "dead" else "POST", f"{kind.path}/{verb}") in routes
+            groups = every_command().registered_groups
+            (group,) = [one for one in groups if one.name == kind.command]
+            assert group.typer_instance is not None
+            assert verb in {one.name for one in group.typer_instance.registered_commands}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from headwater import views
-from headwater.cli import line_input, output, queue_letters
+from headwater.cli import line_input, output
 from headwater.cli.derived import add_commands
 from headwater.cli.limits import limit_command
 from headwater.cli.logging_lines import logged_lines
@@ -307,6 +307,18 @@ def peek(
     show_items(found, as_json, _TIMES.get(state, "due"), f"no message is {state}")
 
 
+def _check_ids(ids: Sequence[str]) -> Sequence[str]:
+    """Refuse what cannot be the id of a message, before anything is sent."""
+    for word in ids:
+        if not (word.isascii() and word.isdecimal()):
+            raise refused(
+                f"{word!r} is not the id of a message; copy it as `headwater queue peek` or "
+                "`headwater queue dead` prints it",
+                "ID",
+            )
+    return ids
+
+
 app = typer.Typer()
 app.command("list")(list_queues)
 app.command("push")(push)
@@ -314,8 +326,6 @@ app.command("pop")(pop)
 app.command("work")(work)
 app.command("stats")(stats)
 app.command("peek")(peek)
-app.command("dead")(queue_letters.dead)
-app.command("redrive")(queue_letters.redrive)
-app.command("discard")(queue_letters.discard)
+letters.add_letter_commands(app, letters.queue_letters(known_queue, _check_ids))
 app.command("limit")(limit_command(QUEUE, known_queue, "max_in_flight_per_key", "rate_per_key"))
 add_commands(app, QUEUE, known_queue)

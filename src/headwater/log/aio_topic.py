@@ -285,7 +285,10 @@ class AsyncTopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> dict[int, Redriven]:
-        """Have dead letters redelivered; see AsyncGroup.redrive. Returns how many by partition."""
+        """Redrive dead letters: they are redelivered at once, as if they had never been tried.
+
+        Returns how many by partition; see AsyncGroup.redrive.
+        """
         return await self._run(
             topics.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
         )
@@ -298,7 +301,10 @@ class AsyncTopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Forget dead letters: these, those that fit, or the oldest; see AsyncGroup.discard."""
+        """Discard dead letters: these, the oldest, or those that fit; returns how many.
+
+        See AsyncGroup.discard.
+        """
         return await self._run(
             topics.discard(self._handle, letters, matching, count, Pace(rate_per_s))
         )

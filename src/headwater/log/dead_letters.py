@@ -6,11 +6,12 @@ import contextlib
 import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
-from typing import Literal, NamedTuple, TypeAlias
+from itertools import islice
+from types import MappingProxyType
+from typing import NamedTuple
 
 from headwater.errors import HeadwaterError, InvalidInput, StaleSequence
 from headwater.kernel.failures import (
-    ALL_LETTERS,
     EXPIRED,
     Cause,
     Failure,
@@ -19,13 +20,15 @@ from headwater.kernel.failures import (
     read_failure,
     spelled,
 )
-from headwater.kernel.headers import bytes_of, check_max_bytes, first_of
+from headwater.kernel.headers import bytes_of
 from headwater.kernel.inputs import OwnName
 from headwater.log import node, reading, settling
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.keys import (
     MAX_BATCH_MESSAGES,
     MAX_LETTERS,
+    MAX_OFFSET,
+    MAX_READ,
     UNPACKED_BYTES,
     check_count,
     check_ms,
@@ -39,19 +42,27 @@ from headwater.log.replies import (
     DiscardReply,
     ExpireReply,
     RedriveReply,
+    record,
 )
 from headwater.log.settling import Letters, Offsets, Span, letters_and_ranges, ranges_of
-from headwater.log.types import DeadLetter, Message, Redriven, TopicMessage
+from headwater.log.types import DeadLetter, GroupInfo, Message, TopicMessage
 from headwater.log.writing import append
-from headwater.store.call import Argument, Call, Operation, Pace
+from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
+from headwater.store.letters import (
+    LetterAction,
+    LetterBox,
+    LetterFacts,
+    LetterPage,
+    Moved,
+    WalkStep,
+    no_place,
+)
 
 BATCH = 1000
 CAUSES_PER_CALL = 1000
 LETTERS_PER_CALL = 128
 RANGES_PER_PAGE = 1000
-# How many letters a search with a filter looks at in one step.
-LOOKED_AT = 1000
 
 
 def give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
@@ -128,11 +139,136 @@ def _producer(group: GroupHandle) -> str:
     return f"dead:{hashlib.sha256(names.encode()).hexdigest()[:32]}"
 
 
-class LettersPage(NamedTuple):
-    """Some dead letters of a group; ``place`` is where the next page begins, -1 at the end."""
+# ── The letter box ───────────────────────────────────────────────────────────────────────────────
 
-    letters: list[DeadLetter]
-    place: int
+
+class GroupLetters(LetterBox[DeadLetter]):
+    """The dead letters of a group; a place among them is an offset in their stream."""
+
+    most = MappingProxyType({"redrive": MAX_READ, "discard": MAX_LETTERS})
+
+    def __init__(self, group: GroupHandle) -> None:
+        self._group = group
+
+    def count(self) -> Operation[int]:
+        """Return how many there are; raises UnknownGroup."""
+        group = self._group
+        try:
+            reply = yield Call("hw_group_info", group.key, (group.name,), read_only=True)
+        except Refusal:
+            raise group.unknown() from None
+        return record(GroupInfo, reply, name=group.name).dead
+
+    def page(
+        self, place: str, count: int, max_bytes: int | None = None, *, newest: bool = False
+    ) -> Operation[LetterPage[DeadLetter]]:
+        """Return up to ``count`` dead letters from a place on, with their causes.
+
+        With ``newest`` they are those before the place, or at the end without one, the newest
+        first. A letter that the retention of its stream has removed is not among them. The page
+        ends at the first node with which the letters have ``max_bytes``, 64 MiB by default.
+        """
+        group, wanted = self._group, max(min(count, RANGES_PER_PAGE), 1)
+        reply = yield from dead_ranges(group, wanted, offset_of(place), newest=newest)
+        source = StreamHandle(reply.stream or group.stream.name, group.stream.registered)
+        parts, left = [], count
+        for found in reply.ranges:
+            parts += [found.newest(left) if newest else found.oldest(left)] if left > 0 else []
+            left -= found.end - found.at
+        room = UNPACKED_BYTES if max_bytes is None else max_bytes
+        opened = _open_newest if newest else _open_oldest
+        letters, at = yield from opened(source, _joined(sorted(parts)), room)
+        if at < 0 and parts and (left < 0 or len(reply.ranges) >= wanted):
+            at = parts[-1].at if newest else parts[-1].end
+        known = yield from _with_failures(group, letters)
+        return LetterPage(known, None if at < 0 else str(at))
+
+    def end(self) -> Operation[str]:
+        """Return the place behind the newest dead letter there is now."""
+        return str((yield from dead_ranges(self._group, 1, 0)).end)
+
+    def move(
+        self, action: LetterAction, letters: Letters | None, count: int, end: str = ""
+    ) -> Operation[Moved]:
+        """Redrive or discard letters, those named, before ``end``, or the oldest, at once.
+
+        What is redriven is redelivered as if never tried.
+        """
+        if letters is None:
+            return (yield from _move_oldest(self._group, action, count))
+        found = yield from _places_of(self._group, *letters_and_ranges(letters))
+        places = [place for place in found if not end or place[0] < int(end)]
+        done = gone = 0
+        for start in range(0, len(places), LETTERS_PER_CALL):
+            some = places[start : start + LETTERS_PER_CALL]
+            words = tuple(word for place in some for word in place)
+            moved = yield from _move_some(self._group, action, count - done, words=words)
+            done, gone = done + moved.done, gone + moved.gone
+        return Moved(done, gone)
+
+    def named(self, letters: Letters) -> Operation[list[DeadLetter | int]]:
+        """Return the letters that are named, by their places; offsets are looked up."""
+        found = yield from _places_of(self._group, *letters_and_ranges(letters))
+        return [DeadLetter(at, "", b"", 0, origin, 0) for at, origin in found]
+
+    def walk(
+        self,
+        action: LetterAction,
+        matching: LetterFilter | None,
+        place: str,
+        end: str,
+        most: int,
+        named: Collection[DeadLetter | int] | None = None,
+    ) -> Operation[WalkStep]:
+        """Redrive or discard some letters from a place on, or of those named; see LetterBox.
+
+        Those named are not read: the place is then how many of them are behind.
+        """
+        if named is None:
+            return (yield from super().walk(action, matching, place, end, most))
+        at = offset_of(place)
+        some = list(islice(named, at, at + most))
+        if not some:
+            return WalkStep(0, 0, 0, 0, None)
+        moved = yield from self.move(action, some, len(some), end)
+        return WalkStep(len(some), len(some), *moved, str(at + len(some)))
+
+    def facts(self, letter: DeadLetter) -> LetterFacts:
+        """Return what is known of a letter."""
+        return LetterFacts(
+            str(letter.origin), letter.tag, letter.attempts, letter.cause, letter.buried_ms
+        )
+
+    def place_after(self, letter: DeadLetter) -> str:
+        """Return the place behind a letter."""
+        return str(letter.offset + 1)
+
+    def is_before(self, letter: DeadLetter, end: str) -> bool:
+        """Return whether a letter was there when the letters ended at ``end``."""
+        return letter.offset < int(end)
+
+    def is_over(self, page: LetterPage[DeadLetter], end: str) -> bool:
+        """Return whether all that follows a page is behind an end."""
+        return page.place is None or int(page.place) >= int(end)
+
+    def rest_of(
+        self,
+        page: LetterPage[DeadLetter],
+        begin: str,  # noqa: ARG002
+        rest: DeadLetter,
+        moved: Moved,  # noqa: ARG002
+    ) -> tuple[int, str | None]:
+        """Return how many letters are behind, and the place of the letter that is next."""
+        return sum(letter.offset < rest.offset for letter in page.letters), str(rest.offset)
+
+
+def offset_of(place: str) -> int:
+    """Return a place among letters as a number; raises InvalidInput."""
+    if not place:
+        return 0
+    if not (place.isascii() and place.isdecimal() and len(place) <= len(str(MAX_OFFSET))):
+        raise no_place(place)
+    return int(place)
 
 
 def dead(
@@ -141,69 +277,92 @@ def dead(
     matching: LetterFilter | None = None,
     max_bytes: int | None = None,
 ) -> Operation[list[DeadLetter]]:
-    """Return the oldest ``count`` dead letters that fit; they stay where they are.
-
-    There are no more once they have ``max_bytes``.
-    """
-    return (yield from list_dead(group, count, matching, max_bytes)).letters
-
-
-def list_dead(
-    group: GroupHandle,
-    count: int,
-    matching: LetterFilter | None = None,
-    max_bytes: int | None = None,
-    place: int = 0,
-) -> Operation[LettersPage]:
-    """Do as dead does, from a place among the letters on."""
+    """Return the oldest ``count`` dead letters that fit; see LetterBox.listed."""
     check_count(count, most=MAX_BATCH_MESSAGES)
-    room = check_max_bytes(max_bytes)
-    letters: list[DeadLetter] = []
-    while True:
-        wanted = count - len(letters) if matching is None else LOOKED_AT
-        left = None if room is None else room - bytes_of(letters)
-        page = yield from dead_page(group, place, wanted, left if matching is None else room)
-        letters += fitting(page.letters, matching)
-        place = page.place
-        if place < 0 or len(letters) >= count or (room and bytes_of(letters) >= room):
-            break
-    some = first_of(letters[:count], room)
-    return LettersPage(some, some[-1].offset + 1 if some and len(some) < len(letters) else place)
+    return (yield from GroupLetters(group).listed(count, matching, max_bytes)).letters
 
 
-def fitting(letters: list[DeadLetter], matching: LetterFilter | None) -> list[DeadLetter]:
-    """Return the letters that fit."""
-    wanted = matching or ALL_LETTERS
-    return [one for one in letters if wanted.fits(one.tag, one.cause, one.attempts, one.buried_ms)]
+class _Step(NamedTuple):
+    """What a call did: letters that were moved, that had to stay; ``place`` is -1 at the end."""
+
+    done: int
+    gone: int
+    place: int
 
 
-def dead_page(
+def _move_oldest(group: GroupHandle, action: LetterAction, count: int) -> Operation[Moved]:
+    end = (yield from dead_ranges(group, 1, 0)).end
+    done = gone = place = 0
+    # If all are meant, a discard may be repeated.
+    every = action == "discard" and count == MAX_LETTERS
+    while place >= 0 and done < count:
+        moved = yield from _move_some(group, action, count - done, place, end, every=every)
+        done, gone, place = done + moved.done, gone + moved.gone, moved.place
+    return Moved(done, gone)
+
+
+def _move_some(
     group: GroupHandle,
-    place: int,
-    count: int,
-    max_bytes: int | None = None,
+    action: LetterAction,
+    most: int,
+    place: int = 0,
+    end: int = 0,
     *,
-    newest: bool = False,
-) -> Operation[LettersPage]:
-    """Return up to ``count`` dead letters from a place among them on, with their causes.
+    words: tuple[int, ...] = (),
+    every: bool = False,
+) -> Operation[_Step]:
+    """Move letters by one call: those of ``words``, or the oldest from a place to an end."""
+    # A second call would affect other letters than the first, unless they are named.
+    sure = every or bool(words)
+    key = group.key
+    try:
+        if action == "redrive":
+            args: tuple[Argument, ...] = (group.name, most, place, end, *words)
+            count = reading.count_redriven
+            call = Call("hw_group_redrive", key, args, repeatable=sure, messages=count)
+            return _Step(*RedriveReply(*(yield call)))
+        args = (group.name, most, end, *words)
+        count = reading.count_discarded
+        call = Call("hw_group_discard", key, args, repeatable=sure, messages=count)
+        done, more = DiscardReply(*(yield call))
+        return _Step(done, 0, 0 if more else -1)
+    except Refusal:
+        raise group.unknown() from None
 
-    With ``newest`` they are those before the place, or at the end if that is 0, the newest first. A
-    letter that the retention of its stream has removed is not among them. The page ends at the
-    first node with which the letters have ``max_bytes``, 64 MiB by default.
+
+def _places_of(
+    group: GroupHandle, letters: list[DeadLetter], spans: list[Span]
+) -> Operation[list[tuple[int, int]]]:
+    """Return the places of letters and the offsets of their messages, in order.
+
+    Offsets of messages are looked up among all dead letters that there are when it begins.
     """
-    wanted = max(min(count, RANGES_PER_PAGE), 1)
-    reply = yield from dead_ranges(group, wanted, place, newest=newest)
-    source = StreamHandle(reply.stream or group.stream.name, group.stream.registered)
-    parts, left = [], count
-    for found in reply.ranges:
-        parts += [found.newest(left) if newest else found.oldest(left)] if left > 0 else []
-        left -= found.end - found.at
-    room = UNPACKED_BYTES if max_bytes is None else max_bytes
-    opened = _open_newest if newest else _open_oldest
-    letters, place = yield from opened(source, _joined(sorted(parts)), room)
-    if place < 0 and parts and (left < 0 or len(reply.ranges) >= wanted):
-        place = parts[-1].at if newest else parts[-1].end
-    return LettersPage((yield from _with_failures(group, letters)), place)
+    places = {(letter.offset, letter.origin) for letter in letters}
+    at = end = 0
+    while spans:
+        reply = yield from dead_ranges(group, RANGES_PER_PAGE, at)
+        for found in reply.ranges:
+            places.update(
+                (found.at + origin - found.first, origin)
+                for start, end in spans
+                for origin in range(max(start, found.first), min(end, found.last) + 1)
+            )
+            at = found.at + found.last - found.first + 1
+        end = end or reply.end
+        if len(reply.ranges) < RANGES_PER_PAGE or at >= end:
+            break
+    return sorted(places)
+
+
+def dead_ranges(
+    group: GroupHandle, most: int, at: int, *, newest: bool = False
+) -> Operation[DeadReply]:
+    """Return where dead letters are, from a place among them on; or those before it, backwards."""
+    args: tuple[Argument, ...] = (group.name, most, at, "newest" if newest else "")
+    try:
+        return DeadReply.of((yield Call("hw_group_dead", group.key, args, read_only=True)))
+    except Refusal:
+        raise group.unknown() from None
 
 
 def _joined(ranges: list[DeadRange]) -> list[list[DeadRange]]:
@@ -314,141 +473,6 @@ def _open_letters(
     return letters, at
 
 
-def redrive_now(
-    group: GroupHandle, letters: Letters | None, count: int, end: int | None = None
-) -> Operation[Redriven]:
-    """Redrive dead letters, those named or the oldest: redelivered at once, as if never tried.
-
-    Letters that are named by offsets of messages are before ``end``. The oldest are among those
-    that there are when it begins: a message that fails again meanwhile has a new letter.
-    """
-    check_count(count)
-    if letters is None:
-        return (yield from _redrive_oldest(group, count))
-    back = gone = 0
-    for words in (yield from _words_of(group, letters, end)):
-        done = yield from _redrive_some(group, count - back, 0, 0, words)
-        back, gone = back + done.returned, gone + done.gone
-    return Redriven(back, gone)
-
-
-def _redrive_oldest(group: GroupHandle, count: int) -> Operation[Redriven]:
-    end = yield from end_of_letters(group)
-    back = gone = place = 0
-    while place >= 0:
-        done = yield from _redrive_some(group, count - back, place, end)
-        back, gone, place = back + done.returned, gone + done.gone, done.place
-    return Redriven(back, gone)
-
-
-def _redrive_some(
-    group: GroupHandle, most: int, place: int, end: int, words: tuple[int, ...] = ()
-) -> Operation[RedriveReply]:
-    args: tuple[Argument, ...] = (group.name, most, place, end, *words)
-    # A second call would affect other letters than the first, unless they are named.
-    call = Call(
-        "hw_group_redrive", group.key, args, repeatable=bool(words), messages=reading.count_redriven
-    )
-    try:
-        return RedriveReply(*(yield call))
-    except Refusal:
-        raise group.unknown() from None
-
-
-def discard_now(
-    group: GroupHandle, letters: Letters | None, count: int, end: int | None = None
-) -> Operation[int]:
-    """Forget dead letters, those named, before ``end``, or the oldest; returns how many.
-
-    The oldest are among those that there are when it begins.
-    """
-    check_count(count, most=MAX_LETTERS)
-    if letters is None:
-        return (yield from _discard_oldest(group, count))
-    total = 0
-    for words in (yield from _words_of(group, letters, end)):
-        total += (yield from _discard_some(group, count - total, 0, words, True)).messages
-    return total
-
-
-def _words_of(
-    group: GroupHandle, letters: Letters, end: int | None
-) -> Operation[list[tuple[int, ...]]]:
-    """Return places of letters and offsets of their messages, as the functions take them."""
-    found = yield from places_of(group, *letters_and_ranges(letters))
-    places = [place for place in found if end is None or place[0] < end]
-    return [
-        tuple(word for place in places[start : start + LETTERS_PER_CALL] for word in place)
-        for start in range(0, len(places), LETTERS_PER_CALL)
-    ]
-
-
-def _discard_oldest(group: GroupHandle, count: int) -> Operation[int]:
-    end = yield from end_of_letters(group)
-    total, more = 0, 1
-    while total < count and more:
-        # A second call would affect other letters than the first, unless all are meant.
-        done, more = yield from _discard_some(group, count - total, end, (), count == MAX_LETTERS)
-        total += done
-    return total
-
-
-def _discard_some(
-    group: GroupHandle, most: int, end: int, words: Iterable[int], repeatable: bool
-) -> Operation[DiscardReply]:
-    args: tuple[Argument, ...] = (group.name, most, end, *words)
-    call = Call(
-        "hw_group_discard", group.key, args, repeatable=repeatable, messages=reading.count_discarded
-    )
-    try:
-        return DiscardReply(*(yield call))
-    except Refusal:
-        raise group.unknown() from None
-
-
-def places_of(
-    group: GroupHandle, letters: list[DeadLetter], spans: list[Span]
-) -> Operation[list[tuple[int, int]]]:
-    """Return the places of letters and the offsets of their messages, in order.
-
-    Offsets of messages are looked up among all dead letters that there are when it begins.
-    """
-    places = {(letter.offset, letter.origin) for letter in letters}
-    at = end = 0
-    while spans:
-        reply = yield from dead_ranges(group, RANGES_PER_PAGE, at)
-        for found in reply.ranges:
-            places.update(
-                (found.at + origin - found.first, origin)
-                for start, end in spans
-                for origin in range(max(start, found.first), min(end, found.last) + 1)
-            )
-            at = found.at + found.last - found.first + 1
-        end = end or reply.end
-        if len(reply.ranges) < RANGES_PER_PAGE or at >= end:
-            break
-    return sorted(places)
-
-
-def end_of_letters(group: GroupHandle) -> Operation[int]:
-    """Return the place behind the newest dead letter there is now.
-
-    A walk ends there: a message that is redriven may fail again, and is then a new letter.
-    """
-    return (yield from dead_ranges(group, 1, 0)).end
-
-
-def dead_ranges(
-    group: GroupHandle, most: int, at: int, *, newest: bool = False
-) -> Operation[DeadReply]:
-    """Return where dead letters are, from a place among them on; or those before it, backwards."""
-    args: tuple[Argument, ...] = (group.name, most, at, "newest" if newest else "")
-    try:
-        return DeadReply.of((yield Call("hw_group_dead", group.key, args, read_only=True)))
-    except Refusal:
-        raise group.unknown() from None
-
-
 # ── Failing ───────────────────────────────────────────────────────────────────────────────────────
 # Failed attempts at messages of a group: retry later, give up, or return untried.
 
@@ -523,138 +547,3 @@ def bury(
 def release(group: GroupHandle, offsets: Iterable[Offsets]) -> Operation[int]:
     """Return messages untried: the attempt does not count; returns how many were pending."""
     return (yield from settling.on_ranges(group, "hw_group_release", (), offsets))
-
-
-# ── Letter walks ──────────────────────────────────────────────────────────────────────────────────
-# Dead letters of a group by a filter: redriven or discarded page by page.
-
-
-LetterAction: TypeAlias = Literal["redrive", "discard"]
-
-
-class WalkStep(NamedTuple):
-    """What a step did: letters that were checked, that matched, that were moved, that had to stay.
-
-    ``place`` is where the next step continues, -1 at the end.
-    """
-
-    looked: int
-    fitted: int
-    done: int
-    gone: int
-    place: int
-
-
-def walk(
-    group: GroupHandle,
-    action: LetterAction,
-    matching: LetterFilter,
-    place: int,
-    end: int,
-    most: int,
-) -> Operation[WalkStep]:
-    """Look at some letters from a place on; redrive or discard those that fit, ``most`` of them."""
-    page = yield from dead_page(group, place, LOOKED_AT)
-    place = page.place if page.place < end else -1
-    found = [one for one in fitting(page.letters, matching) if one.offset < end]
-    looked = len(page.letters)
-    if len(found) > most:
-        found, place = found[:most], found[most].offset
-        looked = sum(one.offset < place for one in page.letters)
-    done = yield from _move(group, action, found)
-    return WalkStep(looked, len(found), *done, place)
-
-
-def move_named(
-    group: GroupHandle, action: LetterAction, origins: list[int], end: int
-) -> Operation[Redriven]:
-    """Redrive or discard the letters of some messages that are before ``end``.
-
-    A repeat is harmless: a message that has failed again since has a letter after the end.
-    """
-    if action == "redrive":
-        return (yield from redrive_now(group, origins, len(origins), end))
-    return Redriven((yield from discard_now(group, origins, len(origins), end)), 0)
-
-
-def redrive(
-    group: GroupHandle,
-    letters: Letters | None,
-    matching: LetterFilter | None,
-    count: int,
-    pace: Pace,
-) -> Operation[Redriven]:
-    """Redrive letters: those named, those that fit, or the oldest, at most ``count``."""
-    if matching is None and pace.check().per_s is None:
-        return (yield from redrive_now(group, letters, count))
-    return (yield from _walk_all(group, "redrive", letters, matching, check_count(count), pace))
-
-
-def discard(
-    group: GroupHandle,
-    letters: Letters | None,
-    matching: LetterFilter | None,
-    count: int,
-    pace: Pace,
-) -> Operation[int]:
-    """Discard letters: those named, those that fit, or the oldest, at most ``count``."""
-    if matching is None and pace.check().per_s is None:
-        return (yield from discard_now(group, letters, count))
-    most = check_count(count, most=MAX_LETTERS)
-    return (yield from _walk_all(group, "discard", letters, matching, most, pace)).returned
-
-
-def move_all(
-    group: GroupHandle, action: LetterAction, matching: LetterFilter | None, pace: Pace
-) -> Operation[Redriven]:
-    """Redrive or discard all letters that there are now and that fit."""
-    return (yield from _walk_all(group, action, None, matching, MAX_LETTERS, pace))
-
-
-def _walk_all(
-    group: GroupHandle,
-    action: LetterAction,
-    letters: Letters | None,
-    matching: LetterFilter | None,
-    count: int,
-    pace: Pace,
-) -> Operation[Redriven]:
-    """Redrive or discard letters step by step."""
-    if matching is not None:
-        check_one_choice(letters, matching)
-    done = gone = place = 0
-    if letters is not None:
-        found = yield from places_of(group, *letters_and_ranges(letters))
-        named = [DeadLetter(at, "", b"", 0, origin, 0) for at, origin in found[:count]]
-        size = pace.step(LOOKED_AT)
-        for start in range(0, len(named), size):
-            some = named[start : start + size]
-            moved = yield from _move(group, action, some)
-            done, gone = done + moved.returned, gone + moved.gone
-            yield from pace.rest(len(some))
-        return Redriven(done, gone)
-    end = yield from end_of_letters(group)
-    while place >= 0 and done < count:
-        most = pace.step(count - done)
-        step = yield from walk(group, action, matching or ALL_LETTERS, place, end, most)
-        done, gone, place = done + step.done, gone + step.gone, step.place
-        yield from pace.rest(step.fitted)
-    return Redriven(done, gone)
-
-
-def _move(
-    group: GroupHandle, action: LetterAction, letters: list[DeadLetter]
-) -> Operation[Redriven]:
-    if not letters:
-        return Redriven(0, 0)
-    if action == "redrive":
-        return (yield from redrive_now(group, letters, len(letters)))
-    return Redriven((yield from discard_now(group, letters, len(letters))), 0)
-
-
-def check_one_choice(letters: object | None, matching: LetterFilter) -> None:
-    """Accept a filter; raises InvalidInput when letters are named as well."""
-    if letters is not None:
-        raise InvalidInput("give either letters or matching, not both")
-    if not isinstance(matching, LetterFilter):
-        raise InvalidInput(f"matching must be a LetterFilter, not {matching!r}")

@@ -11,6 +11,7 @@ from headwater.kernel.declaring import Scope, operation
 from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
 from headwater.log import dead_letters, grouping, settling
+from headwater.log.dead_letters import GroupLetters
 from headwater.log.handles import GroupHandle, Position
 from headwater.log.keys import MAX_LETTERS, MAX_READ
 from headwater.log.settling import GivenOffsets, Letters
@@ -165,15 +166,14 @@ class Group(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> Redriven:
-        """Have dead letters redelivered, at once and as if they had never been tried.
+        """Redrive dead letters: they are redelivered at once, as if they had never been tried.
 
         The oldest, those that fit ``matching``, or ``letters`` as ``dead`` returned them or by the
         offsets that the messages have. Those of messages that the stream no longer holds stay.
         ``rate_per_s`` limits how many per second.
         """
-        return self._run(
-            dead_letters.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
-        )
+        moved = GroupLetters(self._handle).redrive(letters, matching, count, Pace(rate_per_s))
+        return Redriven(*self._run(moved))
 
     def discard(
         self,
@@ -183,13 +183,13 @@ class Group(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Forget dead letters: these, the oldest, or those that fit; returns how many.
+        """Discard dead letters: these, the oldest, or those that fit; returns how many.
 
         They are given as ``dead`` returned them, or by the offsets that the messages had. What they
         hold stays in the stream of the dead letters, until its retention removes it.
         """
         return self._run(
-            dead_letters.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+            GroupLetters(self._handle).discard(letters, matching, count, Pace(rate_per_s))
         )
 
     @operation(Scope.WRITE, "buried", says="gave up {buried:message}")

@@ -25,16 +25,16 @@ from headwater.store.faults import Refusal
 
 
 # A message or its offset; a range of offsets as Python has it, or a pair with both ends included.
-OneOffset: TypeAlias = "int | Message[Any] | range | tuple[int, int]"
-Offsets: TypeAlias = "OneOffset | Iterable[OneOffset]"
+OneOffset: TypeAlias = int | Message[Any] | range | tuple[int, int]
+Offsets: TypeAlias = OneOffset | Iterable[OneOffset]
 # A message of a topic, or a partition and what is in it.
 OneInTopic: TypeAlias = "TopicMessage[Any] | tuple[int, Offsets]"
 InTopic: TypeAlias = "OneInTopic | Mapping[int, Offsets] | Iterable[OneInTopic]"
 # A dead letter as dead() returned it, or what its message was: an offset, a range.
-OneLetter: TypeAlias = "DeadLetter | OneOffset"
-Letters: TypeAlias = "OneLetter | Iterable[OneLetter]"
-OneLetterInTopic: TypeAlias = "TopicDeadLetter | tuple[int, Letters]"
-LettersInTopic: TypeAlias = "OneLetterInTopic | Mapping[int, Letters] | Iterable[OneLetterInTopic]"
+OneLetter: TypeAlias = DeadLetter | OneOffset
+Letters: TypeAlias = OneLetter | Iterable[OneLetter]
+OneLetterInTopic: TypeAlias = TopicDeadLetter | tuple[int, Letters]
+LettersInTopic: TypeAlias = OneLetterInTopic | Mapping[int, Letters] | Iterable[OneLetterInTopic]
 
 # The same as parameters of operations.
 GivenOffsets: TypeAlias = Annotated[

@@ -282,7 +282,10 @@ class TopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> dict[int, Redriven]:
-        """Have dead letters redelivered; see Group.redrive. Returns how many by partition."""
+        """Redrive dead letters: they are redelivered at once, as if they had never been tried.
+
+        Returns how many by partition; see Group.redrive.
+        """
         return self._run(topics.redrive(self._handle, letters, matching, count, Pace(rate_per_s)))
 
     def discard(
@@ -293,7 +296,10 @@ class TopicGroup(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Forget dead letters: these, those that fit, or the oldest; see Group.discard."""
+        """Discard dead letters: these, the oldest, or those that fit; returns how many.
+
+        See Group.discard.
+        """
         return self._run(topics.discard(self._handle, letters, matching, count, Pace(rate_per_s)))
 
     def fail(self, *failures: Failure) -> int:

@@ -8,7 +8,7 @@ are in one partition, in order; no order is promised between partitions.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -24,7 +24,7 @@ from headwater.kernel.failures import Failure, LetterFilter
 from headwater.kernel.headers import GivenHeaders, bytes_of, check_max_bytes, first_of
 from headwater.kernel.inputs import DEADLINE, Duration, refuse_own_name
 from headwater.log import dead_letters, grouping, node, reading, retention, settling, writing
-from headwater.log.dead_letters import list_dead
+from headwater.log.dead_letters import GroupLetters, offset_of
 from headwater.log.grouping import Terms
 from headwater.log.handles import (
     GroupHandle,
@@ -69,6 +69,7 @@ from headwater.log.types import (
     TopicWithInfo,
 )
 from headwater.store.call import Call, Clock, Operation, Pace, Wait
+from headwater.store.letters import LetterPage, no_place
 from headwater.store.many import together
 
 # ── Topics ────────────────────────────────────────────────────────────────────────────────────────
@@ -441,13 +442,14 @@ def redrive(
     count: int,
     pace: Pace,
 ) -> Operation[dict[int, Redriven]]:
-    """Have up to ``count`` dead letters redelivered, partition by partition."""
+    """Redrive up to ``count`` dead letters, partition by partition."""
     left = check_count(count)
 
     def redrive_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[Redriven]:
         nonlocal left
-        done = yield from dead_letters.redrive(*part, matching, left, pace)
-        left -= done.returned
+        member, some = part
+        done = Redriven(*(yield from GroupLetters(member).redrive(some, matching, left, pace)))
+        left -= done.redriven
         return done
 
     return (yield from in_each((yield from _letters_in_parts(group, letters)), redrive_rest))
@@ -460,12 +462,13 @@ def discard(
     count: int,
     pace: Pace,
 ) -> Operation[int]:
-    """Forget up to ``count`` dead letters, partition by partition; returns how many."""
+    """Discard up to ``count`` dead letters, partition by partition; returns how many."""
     left = check_count(count, most=MAX_LETTERS)
 
     def discard_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[int]:
         nonlocal left
-        done = yield from dead_letters.discard(*part, matching, left, pace)
+        member, some = part
+        done = yield from GroupLetters(member).discard(some, matching, left, pace)
         # If all letters are meant, the call may be repeated.
         left = left if left == MAX_LETTERS else left - done
         return done
@@ -529,15 +532,16 @@ def remove(group: TopicGroupHandle) -> Operation[bool]:
 # Dead letters of a group over a topic: the oldest of all partitions together.
 
 
+def topic_group(topic: str, name: str) -> TopicGroupHandle:
+    """Return a group over a topic as nobody's, to look at it and at its letters."""
+    handle = TopicHandle(topic, None, set())
+    return open_group(
+        *(handle, name, "letters", "first", None, None), ordered=False, one_server=True
+    )
+
+
 # The letters of so many partitions are read at once; those that are not wanted are dropped then.
 TOGETHER = 4
-
-
-class TopicLettersPage(NamedTuple):
-    """Letters of all partitions, by time; ``places`` is where to go on in each, -1 at its end."""
-
-    letters: list[TopicDeadLetter]
-    places: list[int]
 
 
 def dead(
@@ -546,50 +550,54 @@ def dead(
     matching: LetterFilter | None,
     max_bytes: int | None = None,
 ) -> Operation[list[TopicDeadLetter]]:
-    """Return the oldest ``count`` dead letters of all partitions that fit; they stay there.
-
-    There are no more once they have ``max_bytes``.
-    """
-    return (yield from list_topic_dead(group, count, matching, max_bytes)).letters
+    """Return the oldest ``count`` dead letters of all partitions that fit; see LetterBox.listed."""
+    check_count(count, most=MAX_BATCH_MESSAGES)
+    return (yield from list_dead(group, count, matching, max_bytes)).letters
 
 
-def list_topic_dead(
+def list_dead(
     group: TopicGroupHandle,
     count: int,
-    matching: LetterFilter | None,
+    matching: LetterFilter | None = None,
     max_bytes: int | None = None,
-    places: Sequence[int] = (),
-) -> Operation[TopicLettersPage]:
-    """Do as dead does, from a place among the letters of each partition on; -1 leaves one out."""
-    check_count(count, most=MAX_BATCH_MESSAGES)
+    place: str = "",
+) -> Operation[LetterPage[TopicDeadLetter]]:
+    """Do as dead does, from a place on: of each partition its own, with points between them.
+
+    A partition without one is over.
+    """
     room = check_max_bytes(max_bytes)
     members = yield from group.open()
-    begin = list(places) or [0] * len(members)
+    begin = [part if part else None for part in place.split(".")] if place else [""] * len(members)
     if len(begin) != len(members):
-        raise InvalidInput(f"the topic has {len(members)} partitions; give a place for each")
+        raise no_place(place)
     going_on = list(begin)
     letters: list[TopicDeadLetter] = []
     # What is later than this may come after letters that are not read yet.
     until_ms: float = float("inf")
     for start in range(0, len(members), TOGETHER):
-        some = [n for n in range(start, min(start + TOGETHER, len(members))) if begin[n] >= 0]
+        some = {
+            n: at for n, at in enumerate(begin[: start + TOGETHER]) if n >= start and at is not None
+        }
         pages = yield from together(
-            [list_dead(members[n], count, matching, room, begin[n]) for n in some]
+            [GroupLetters(members[n]).listed(count, matching, room, at) for n, at in some.items()]
         )
         for n, page in zip(some, pages, strict=True):
             letters += [TopicDeadLetter(n, *letter) for letter in page.letters]
             going_on[n] = page.place
-            if page.place >= 0 and page.letters:
+            if page.place is not None and page.letters:
                 until_ms = min(until_ms, page.letters[-1].time_ms)
         letters.sort(key=lambda letter: letter.time_ms)
         timely = [letter for letter in letters if letter.time_ms <= until_ms]
         kept = first_of(timely[:count], room)
         for letter in letters[len(kept) :]:
             at = going_on[letter.partition]
-            going_on[letter.partition] = letter.offset if at < 0 else min(at, letter.offset)
+            earliest = letter.offset if at is None else min(offset_of(at), letter.offset)
+            going_on[letter.partition] = str(earliest)
             until_ms = min(until_ms, letter.time_ms)
         letters = kept
-    return TopicLettersPage(letters, going_on)
+    more = any(at is not None for at in going_on)
+    return LetterPage(letters, ".".join(at or "" for at in going_on) if more else None)
 
 
 # ── Topic reading ─────────────────────────────────────────────────────────────────────────────────

@@ -234,7 +234,7 @@ class TopicDeadLetter(NamedTuple):
 class Redriven(NamedTuple):
     """How many dead letters are redelivered, and how many the log no longer holds."""
 
-    returned: int
+    redriven: int
     gone: int
 
 

@@ -21,11 +21,10 @@ from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.metrics.alarms import About, Alarm, AlarmFacts, LetterErrors, StoreFacts, alarms_of
 from headwater.metrics.exposition import Page, label_text
 from headwater.metrics.sweeps import CatchingUp, StoreSample, StoreWatch
-from headwater.queue import dead_letters as queue_letters
-from headwater.queue.handles import QueueHandle
 from headwater.store.presence import SeenProcess, all_notes, keep_notes
 from headwater.timed.operating import TimedJobInfo, infos_of
 from headwater.timed.states import PREFIX
+from headwater.whole_store.letters import letter_box
 
 if TYPE_CHECKING:
     # The extra `sql` brings what it needs, and a server does without.
@@ -278,8 +277,8 @@ class AlarmWatch:
     async def _errors_of(self, place: About) -> LetterErrors:
         run = self._watch.hw.store.run
         if len(place) == 1:
-            queue = QueueHandle(place[0], set(), "alarms")
-            page = await run(queue_letters.dead_page(queue, b"", _LETTERS_OF_QUEUE, newest=True))
+            box = letter_box(place[0], None)
+            page = await run(box.page("", _LETTERS_OF_QUEUE, newest=True))
             return _counted(letter.cause for letter in page.letters)
         group = GroupHandle(StreamHandle(place[0], set()), place[1], "alarms")
         return _counted(await run(dead_letters.newest_causes(group, _LETTERS)))

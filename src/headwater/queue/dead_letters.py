@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Iterable
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
 
-from headwater.errors import InvalidInput
-from headwater.kernel.failures import ALL_LETTERS, LetterFilter
-from headwater.kernel.headers import bytes_of, check_max_bytes, first_of
+from headwater.kernel.failures import LetterFilter
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import PAGE_MESSAGES, Spot, chosen, page, places_by_id, read_stats
 from headwater.queue.keys import MAX_LETTERS, check_count
@@ -15,116 +14,23 @@ from headwater.queue.replies import LettersReply, Reply
 from headwater.queue.settling import BUNDLES_PER_CALL, by_bundle, with_causes
 from headwater.queue.types import QueueItem
 from headwater.queue.upkeep import keep
-from headwater.store.call import Argument, Call, Operation, Pace
+from headwater.store.call import Argument, Call, Operation
+from headwater.store.letters import (
+    LetterAction,
+    LetterBox,
+    LetterFacts,
+    LetterPage,
+    Moved,
+    no_place,
+)
 
 # A letter as dead() returned it, its place, or its id, which is looked up among all of them.
-OneQueueLetter: TypeAlias = "QueueItem | str"
-QueueLetterAction: TypeAlias = Literal["redrive", "discard"]
+OneQueueLetter: TypeAlias = QueueItem | str
 _CURE = "give several letters as dead() returned them, their places or their ids"
-_FUNCTIONS: dict[QueueLetterAction, str] = {
-    "redrive": "hw_queue_redrive",
-    "discard": "hw_queue_discard",
-}
+_FUNCTIONS: Final = {"redrive": "hw_queue_redrive", "discard": "hw_queue_discard"}
 
 
-class QueueLettersPage(NamedTuple):
-    """Some dead letters of a queue; ``place`` is where the next page begins, empty at the end."""
-
-    letters: list[QueueItem]
-    place: bytes
-
-
-def dead(
-    queue: QueueHandle,
-    count: int,
-    matching: LetterFilter | None = None,
-    max_bytes: int | None = None,
-) -> Operation[list[QueueItem]]:
-    """Return the messages that were given up and fit, the oldest first.
-
-    There are no more once they have ``max_bytes``.
-    """
-    check_count(count)
-    return (yield from list_dead(queue, count, matching, max_bytes)).letters
-
-
-def list_dead(
-    queue: QueueHandle,
-    count: int,
-    matching: LetterFilter | None = None,
-    max_bytes: int | None = None,
-    start: bytes = b"",
-) -> Operation[QueueLettersPage]:
-    """Do as dead does, from the place where a list before ended."""
-    room = check_max_bytes(max_bytes)
-    if start:
-        _check_place(start)
-    yield from keep(queue)
-    found: list[QueueItem] = []
-    place, more = _before(start), count > 0
-    while more and len(found) < count and (room is None or room > bytes_of(found)):
-        wanted = PAGE_MESSAGES if matching or start else count - len(found)
-        letters, place = yield from dead_page(queue, place, wanted)
-        found += fitting(_behind(letters, start), matching)
-        more = bool(place)
-    some = first_of(found[:count], room)
-    if len(some) < len(found):
-        place = _place_of(some[-1])
-    return QueueLettersPage(some, place)
-
-
-def _place_of(letter: QueueItem) -> bytes:
-    """Return the place behind a letter: when it was given up, its bundle, and itself."""
-    return f"{letter.buried_ms} {letter.place}".encode()
-
-
-def _check_place(place: bytes) -> None:
-    time_ms, _, name = place.partition(b" ")
-    if not (time_ms.isdigit() and name):
-        shown = place[:100].decode("utf-8", "replace")
-        raise InvalidInput(f"{shown!r} is no place among letters; give next as it was returned")
-
-
-def _before(place: bytes) -> bytes:
-    """Return where the page begins that has the bundle of a place in it."""
-    bundle, point, _ = place.rpartition(b".")
-    return bundle[:-1] if point else place
-
-
-def _behind(letters: list[QueueItem], place: bytes) -> list[QueueItem]:
-    """Return the letters behind a place; the letter that it names may be gone."""
-    bundle, point, number = place.rpartition(b".")
-    if not point:
-        return letters
-    time_ms, name = bundle.decode().split(" ", 1)
-    last = (int(time_ms), name, number.decode())
-    places = [(one.buried_ms or 0, *one.place.rpartition(".")[::2]) for one in letters]
-    if last in places:
-        return letters[places.index(last) + 1 :]
-    return [one for one, own in zip(letters, places, strict=True) if own > last]
-
-
-def dead_page(
-    queue: QueueHandle, place: bytes, count: int, *, newest: bool = False
-) -> Operation[QueueLettersPage]:
-    """Return about ``count`` dead letters from a place among them on, with their causes.
-
-    With ``newest`` they are read from the newest on. Messages that were given up since the last pop
-    or housekeeping are not among them.
-    """
-    spots = [Spot("dead", 0, place, newest=newest)]
-    items, rest = yield from page(queue, spots, max(min(count, PAGE_MESSAGES), 1))
-    letters = yield from with_causes(queue, items)
-    return QueueLettersPage(letters, rest[0].after if rest else b"")
-
-
-def fitting(letters: list[QueueItem], matching: LetterFilter | None) -> list[QueueItem]:
-    """Return the letters that fit."""
-    wanted = matching or ALL_LETTERS
-    return [one for one in letters if wanted.fits("", one.cause, one.attempt, one.buried_ms or 0)]
-
-
-class LettersEnd(NamedTuple):
+class _End(NamedTuple):
     """Where the letters of a queue ended at some time.
 
     ``newest_ms`` is when the newest was given up. A message that is handed out later is in a bundle
@@ -135,161 +41,189 @@ class LettersEnd(NamedTuple):
     newest_ms: int
     number: int
 
-    def includes(self, letter: QueueItem) -> bool:
-        """Return whether a letter was there."""
-        in_time = (letter.buried_ms or 0) <= self.newest_ms
-        return in_time and int(letter.place.partition(":")[0]) <= self.number
+    @classmethod
+    def of(cls, text: str) -> _End:
+        """Return the end that ``QueueLetters.end`` returned."""
+        return cls(*map(int, text.split()))
 
 
-class QueueWalkStep(NamedTuple):
-    """What a step did: letters that were checked, that matched, that were moved.
+class QueueLetters(LetterBox[QueueItem]):
+    """The dead letters of a queue; a place among them is a time, a bundle, and perhaps a letter."""
 
-    ``place`` is where the next step continues, None at the end.
-    """
+    most = MappingProxyType({"redrive": MAX_LETTERS, "discard": MAX_LETTERS})
 
-    looked: int
-    fitted: int
-    done: int
-    place: bytes | None
+    def __init__(self, queue: QueueHandle) -> None:
+        self._queue = queue
 
+    def count(self) -> Operation[int]:
+        """Return how many there are; none of what does not exist."""
+        dead: int = (yield from read_stats(self._queue))["dead"]
+        return dead
 
-def redrive(
-    queue: QueueHandle,
-    letters: Iterable[OneQueueLetter] | None,
-    matching: LetterFilter | None,
-    count: int,
-    pace: Pace,
-) -> Operation[int]:
-    """Redrive dead letters: those named, those that fit, or the oldest; return how many."""
-    return (yield from _act(queue, "redrive", letters, matching, count, pace))
+    def listed(
+        self,
+        count: int,
+        matching: LetterFilter | None = None,
+        max_bytes: int | None = None,
+        place: str = "",
+    ) -> Operation[LetterPage[QueueItem]]:
+        """Return the oldest letters that fit, also of messages given up since the last pop."""
+        _check_place(place)
+        yield from keep(self._queue)
+        return (yield from super().listed(count, matching, max_bytes, place))
 
+    def page(
+        self,
+        place: str,
+        count: int,
+        max_bytes: int | None = None,  # noqa: ARG002  a page has a number of bundles
+        *,
+        newest: bool = False,
+    ) -> Operation[LetterPage[QueueItem]]:
+        """Return about ``count`` dead letters from a place among them on, with their causes.
 
-def discard(
-    queue: QueueHandle,
-    letters: Iterable[OneQueueLetter] | None,
-    matching: LetterFilter | None,
-    count: int,
-    pace: Pace,
-) -> Operation[int]:
-    """Forget dead letters, those named or that fit, or the oldest; return how many."""
-    return (yield from _act(queue, "discard", letters, matching, count, pace))
+        With ``newest`` they are read from the newest on. Messages that were given up since the last
+        pop or housekeeping are not among them.
+        """
+        begin = place if newest else _bundle_before(place)
+        spots = [Spot("dead", 0, begin.encode("utf-8", "replace"), newest=newest)]
+        wanted = count if begin == place else PAGE_MESSAGES
+        items, rest = yield from page(self._queue, spots, max(min(wanted, PAGE_MESSAGES), 1))
+        letters = yield from with_causes(self._queue, items)
+        following = rest[0].after.decode() if rest else ""
+        return LetterPage(letters if newest else _behind(letters, place), following or None)
 
+    def end(self) -> Operation[str]:
+        """Make dead letters of the messages given up by now; return where the letters end."""
+        yield from keep(self._queue)
+        found = yield from read_stats(self._queue)
+        return f"{found['newest_dead']} {found['last']}"
 
-def _act(
-    queue: QueueHandle,
-    action: QueueLetterAction,
-    letters: Iterable[OneQueueLetter] | None,
-    matching: LetterFilter | None,
-    count: int,
-    pace: Pace,
-) -> Operation[int]:
-    check_count(count, most=MAX_LETTERS)
-    if matching is None and pace.check().per_s is None:
-        return (yield from _end_letters(queue, _FUNCTIONS[action], letters, count))
-    if letters is not None and matching is not None:
-        raise InvalidInput("give either letters or matching, not both")
-    if not isinstance(matching, LetterFilter | None):
-        raise InvalidInput(f"matching must be a LetterFilter, not {matching!r}")
-    ids = None if letters is None else _ids_of(letters)
-    total = 0
-    place: bytes | None = b""
-    end = yield from end_of_letters(queue)
-    while place is not None and total < count:
-        most = pace.step(count - total)
-        step = yield from walk(queue, action, matching or ALL_LETTERS, place, end, most, ids)
-        total, place = total + step.done, step.place
-        yield from pace.rest(step.fitted)
-    return total
-
-
-def end_of_letters(queue: QueueHandle) -> Operation[LettersEnd]:
-    """Make dead letters of the messages given up by now; return where the letters end.
-
-    A walk ends there: a message that is redriven may fail again, and is then a new letter.
-    """
-    yield from keep(queue)
-    found = yield from read_stats(queue)
-    return LettersEnd(found["newest_dead"], found["last"])
-
-
-def walk(
-    queue: QueueHandle,
-    action: QueueLetterAction,
-    matching: LetterFilter,
-    place: bytes,
-    end: LettersEnd,
-    most: int,
-    ids: Container[str] | None = None,
-) -> Operation[QueueWalkStep]:
-    """Check some letters from a place on; redrive or discard those that fit, at most ``most``.
-
-    With ``ids``, only letters of these messages fit.
-    """
-    letters, following = yield from dead_page(queue, place, PAGE_MESSAGES)
-    found = [
-        one
-        for one in fitting(letters, matching)
-        if end.includes(one) and (ids is None or one.id in ids)
-    ]
-    some = found[:most]
-    done = 0
-    if some:
-        done = yield from _end_letters(queue, _FUNCTIONS[action], some, len(some))
-    if done and len(found) > most:
-        # Those that were moved are gone from here; the others are looked at again.
-        return QueueWalkStep(done, len(some), done, place)
-    # Letters are by time: the others were given up later.
-    over = bool(letters) and (letters[-1].buried_ms or 0) > end.newest_ms
-    return QueueWalkStep(len(letters), len(some), done, None if over else following or None)
-
-
-def _end_letters(
-    queue: QueueHandle, function: str, letters: Iterable[OneQueueLetter] | None, count: int
-) -> Operation[int]:
-    total = 0
-    if letters is not None:
-        words = by_bundle((yield from _places_of(queue, letters)))
-        start = 0
+    def move(
+        self,
+        action: LetterAction,
+        letters: Iterable[OneQueueLetter] | None,
+        count: int,
+        end: str = "",
+    ) -> Operation[Moved]:
+        """Redrive or discard letters, those named or the oldest, at most ``count``, at once."""
+        if letters is None:
+            return Moved((yield from self._move_oldest(_FUNCTIONS[action], count, end)), 0)
+        places = yield from self._places_of(letters)
+        words = by_bundle(places)
+        total = start = 0
         while start < len(words):
             part = words[start : start + 2 * BUNDLES_PER_CALL]
             args: tuple[Argument, ...] = (count - total, 0, 0, 0, *part)
-            call = Call(function, queue.key, args, repeatable=True, messages=_messages_gone)
-            reply = LettersReply(*(yield call))
+            reply = yield from self._call(_FUNCTIONS[action], args, repeatable=True)
             total, start = total + reply.messages, start + 2 * reply.bundles
+        return Moved(total, 0)
+
+    def _move_oldest(self, function: str, count: int, end: str) -> Operation[int]:
+        until = _End.of(end or (yield from self.end()))
+        total = over = 0
+        while total < count:
+            args = (count - total, *until, over)
+            # A second call would affect other letters than the first, unless all are meant.
+            reply = yield from self._call(function, args, repeatable=count >= MAX_LETTERS)
+            total, over = total + reply.messages, reply.over
+            if not reply.more:
+                break
         return total
-    end = yield from end_of_letters(queue)
-    over = 0
-    while total < count:
-        # A second call would affect other letters than the first.
-        call = Call(
-            function,
-            queue.key,
-            (count - total, *end, over),
-            repeatable=count >= MAX_LETTERS,
-            messages=_messages_gone,
+
+    def _call(
+        self, function: str, args: tuple[Argument, ...], *, repeatable: bool
+    ) -> Operation[LettersReply]:
+        key, count = self._queue.key, _messages_gone
+        return LettersReply(
+            *(yield Call(function, key, args, repeatable=repeatable, messages=count))
         )
-        reply = LettersReply(*(yield call))
-        total, over = total + reply.messages, reply.over
-        if not reply.more:
-            break
-    return total
+
+    def _places_of(self, letters: Iterable[OneQueueLetter]) -> Operation[list[str]]:
+        """Return where letters are; ids are looked up among all of them."""
+        places, ids = chosen(letters, _CURE, "dead")
+        if ids:
+            yield from keep(self._queue)
+            places += yield from places_by_id(self._queue, ids, [Spot("dead", 0)], "dead")
+        return places
+
+    def named(self, letters: Iterable[OneQueueLetter]) -> Operation[set[str]]:
+        """Return ids of letters: bundles get other names while letters are taken out of them."""
+        yield from ()
+        places, ids = chosen(letters, _CURE, "dead")
+        return ids | {place.rpartition(".")[2] for place in places}
+
+    def facts(self, letter: QueueItem) -> LetterFacts:
+        """Return what is known of a letter."""
+        return LetterFacts(letter.id, "", letter.attempt, letter.cause, letter.buried_ms or 0)
+
+    def place_after(self, letter: QueueItem) -> str:
+        """Return the place behind a letter: when it was given up, its bundle, and itself."""
+        return f"{letter.buried_ms} {letter.place}"
+
+    def is_before(self, letter: QueueItem, end: str) -> bool:
+        """Return whether a letter was there when the letters ended at ``end``."""
+        newest_ms, number = _End.of(end)
+        bundle = int(letter.place.partition(":")[0])
+        return (letter.buried_ms or 0) <= newest_ms and bundle <= number
+
+    def is_over(self, page: LetterPage[QueueItem], end: str) -> bool:
+        """Return whether all that follows a page is behind an end: letters are by time."""
+        last = page.letters[-1].buried_ms if page.letters else None
+        return page.place is None or (last or 0) > _End.of(end).newest_ms
+
+    def rest_of(
+        self,
+        page: LetterPage[QueueItem],
+        begin: str,
+        rest: QueueItem,  # noqa: ARG002
+        moved: Moved,
+    ) -> tuple[int, str | None]:
+        """Return where a walk continues: what was moved is gone, the others are looked at again.
+
+        If somebody else has moved them, it continues behind the page.
+        """
+        if moved.done:
+            return moved.done, begin
+        return len(page.letters), page.place
+
+
+def dead(
+    queue: QueueHandle,
+    count: int,
+    matching: LetterFilter | None = None,
+    max_bytes: int | None = None,
+) -> Operation[list[QueueItem]]:
+    """Return the oldest messages that were given up and fit; see LetterBox.listed."""
+    check_count(count)
+    return (yield from QueueLetters(queue).listed(count, matching, max_bytes)).letters
+
+
+def _check_place(place: str) -> None:
+    time_ms, _, name = place.partition(" ")
+    if place and not (time_ms.isascii() and time_ms.isdecimal() and name):
+        raise no_place(place)
+
+
+def _bundle_before(place: str) -> str:
+    """Return where the page begins that has the bundle of a place in it."""
+    bundle, point, _ = place.rpartition(".")
+    return bundle[:-1] if point else place
+
+
+def _behind(letters: list[QueueItem], place: str) -> list[QueueItem]:
+    """Return the letters behind a place; the letter that it names may be gone."""
+    bundle, point, number = place.rpartition(".")
+    if not point:
+        return letters
+    time_ms, name = bundle.split(" ", 1)
+    last = (int(time_ms), name, number)
+    places = [(one.buried_ms or 0, *one.place.rpartition(".")[::2]) for one in letters]
+    if last in places:
+        return letters[places.index(last) + 1 :]
+    return [one for one, own in zip(letters, places, strict=True) if own > last]
 
 
 def _messages_gone(_: Call, reply: Reply) -> int:
     messages: int = reply[0]
     return messages
-
-
-def _ids_of(letters: Iterable[OneQueueLetter]) -> set[str]:
-    """Return the ids of letters: bundles get other names while letters are taken out of them."""
-    places, ids = chosen(letters, _CURE, "dead")
-    return ids | {place.rpartition(".")[2] for place in places}
-
-
-def _places_of(queue: QueueHandle, letters: Iterable[OneQueueLetter]) -> Operation[list[str]]:
-    """Return where letters are; ids are looked up among all of them."""
-    places, ids = chosen(letters, _CURE, "dead")
-    if ids:
-        yield from keep(queue)
-        places += yield from places_by_id(queue, ids, [Spot("dead", 0)], "dead")
-    return places

@@ -12,7 +12,7 @@ from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.headers import GivenHeaders
 from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
 from headwater.queue import dead_letters, inspecting, moving, settling, upkeep
-from headwater.queue.dead_letters import OneQueueLetter
+from headwater.queue.dead_letters import OneQueueLetter, QueueLetters
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import DEDUPE_MS, MAX_LETTERS
 from headwater.queue.moving import HeadersOfMany
@@ -298,14 +298,13 @@ class Queue(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Redrive dead letters: all, those that match, or those given; attempts start from 1 again.
+        """Redrive dead letters: all, those that fit, or those given; attempts start from 1 again.
 
         They are given as ``dead`` returned them, by their places or by their ids; an id costs a
         look at the letters before it. ``rate_per_s`` of them at most. Returns how many.
         """
-        return self._run(
-            dead_letters.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
-        )
+        redriven = QueueLetters(self._handle).redrive(letters, matching, count, Pace(rate_per_s))
+        return self._run(redriven).done
 
     def discard(
         self,
@@ -315,9 +314,9 @@ class Queue(Generic[D]):
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> int:
-        """Forget dead letters: all, those that fit, or those given; returns how many."""
+        """Discard dead letters: all, those that fit, or those given; returns how many."""
         return self._run(
-            dead_letters.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+            QueueLetters(self._handle).discard(letters, matching, count, Pace(rate_per_s))
         )
 
     @operation(

@@ -6,20 +6,19 @@ begins. Nothing more is asked of the store: large messages do not take any amoun
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from headwater.errors import InvalidInput
+from headwater.doors.catalogue import GROUP, QUEUE, TOPIC_GROUP, Kind
 from headwater.kernel.failures import LetterFilter
 from headwater.kernel.headers import LIST_BYTES
-from headwater.log.dead_letters import list_dead
-from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.keys import MAX_OFFSET
-from headwater.log.topics import TopicHandle, list_topic_dead, open_group
-from headwater.log.types import DeadLetter, TopicDeadLetter
-from headwater.queue import dead_letters as queue_letters
+from headwater.log.topics import list_dead, topic_group
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import peek_page
 from headwater.queue.types import QueueItem, State
+from headwater.store.call import Operation
+from headwater.store.letters import LetterPage
+from headwater.whole_store.letters import letter_box
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 _NOBODY: Final = "letters"
-_DIGITS: Final = len(str(MAX_OFFSET))
 
 
 class ListedPage(NamedTuple, Generic[Item]):
@@ -37,51 +35,15 @@ class ListedPage(NamedTuple, Generic[Item]):
     next: str | None
 
 
-async def letters_of_group(
-    hw: AsyncHeadwater,
-    stream: str,
-    group: str,
-    count: int,
-    start: str = "",
-    matching: LetterFilter | None = None,
-) -> ListedPage[DeadLetter]:
-    """Return the oldest dead letters of a group that fit, from a place on."""
-    (place,) = _places(start, 1) if start else (0,)
-    handle = GroupHandle(StreamHandle(stream, set()), group, _NOBODY)
-    found = await hw.store.run(list_dead(handle, count, matching, LIST_BYTES, place))
-    return ListedPage(found.letters, _spelled([found.place]))
-
-
-async def letters_of_topic(
-    hw: AsyncHeadwater,
-    topic: str,
-    group: str,
-    count: int,
-    start: str = "",
-    matching: LetterFilter | None = None,
-) -> ListedPage[TopicDeadLetter]:
-    """Return the oldest dead letters of a group of a topic that fit, from a place on."""
-    handle = open_group(
-        *(TopicHandle(topic, None, set()), group, _NOBODY, "first", None, None),
-        ordered=False,
-        one_server=True,
-    )
-    places = _places(start) if start else []
-    found = await hw.store.run(list_topic_dead(handle, count, matching, LIST_BYTES, places))
-    return ListedPage(found.letters, _spelled(found.places))
-
-
-async def letters_of_queue(
-    hw: AsyncHeadwater,
-    queue: str,
-    count: int,
-    start: str = "",
-    matching: LetterFilter | None = None,
-) -> ListedPage[QueueItem]:
-    """Return the oldest dead letters of a queue that fit, from a place on."""
-    handle, place = QueueHandle(queue, set(), _NOBODY), start.encode("utf-8", "replace")
-    found = await hw.store.run(queue_letters.list_dead(handle, count, matching, LIST_BYTES, place))
-    return ListedPage(found.letters, found.place.decode() or None)
+def letters_of(
+    kind: Kind, names: Sequence[str], count: int, place: str, matching: LetterFilter | None = None
+) -> Operation[LetterPage[Any]]:
+    """Return the oldest dead letters that fit, from a place on."""
+    if kind is TOPIC_GROUP:
+        group = topic_group(*names)
+        return (yield from list_dead(group, count, matching, LIST_BYTES, place))
+    box = letter_box(names[0], names[1] if kind is GROUP else None)
+    return (yield from box.listed(count, matching, LIST_BYTES, place))
 
 
 async def messages_in_queue(
@@ -89,24 +51,7 @@ async def messages_in_queue(
 ) -> ListedPage[QueueItem]:
     """Return the messages of a queue that come first in a state, from a place on."""
     if state == "dead":
-        return await letters_of_queue(hw, queue, count, start)
+        return ListedPage(*await hw.store.run(letters_of(QUEUE, [queue], count, start)))
     handle = QueueHandle(queue, set(), _NOBODY)
     found = await hw.store.run(peek_page(handle, count, state, LIST_BYTES, start))
     return ListedPage(found.items, found.next)
-
-
-def _places(text: str, count: int | None = None) -> list[int]:
-    """Return the place in each partition that a text names, -1 where it names none."""
-    parts = text.split(".")
-    fits = all(not part or (part.isascii() and part.isdecimal()) for part in parts)
-    if not fits or max(map(len, parts)) > _DIGITS or count not in (None, len(parts)):
-        shown = text[:100]
-        raise InvalidInput(f"{shown!r} is no place among letters; give next as it was returned")
-    return [int(part) if part else -1 for part in parts]
-
-
-def _spelled(places: list[int]) -> str | None:
-    """Return places among letters as text; None when none of them has more."""
-    if all(place < 0 for place in places):
-        return None
-    return ".".join("" if place < 0 else str(place) for place in places)

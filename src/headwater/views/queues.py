@@ -82,14 +82,14 @@ class LinesPushedView(View, frozen=True, kw_only=True):
 
 
 class QueueRedrivenView(View, frozen=True, kw_only=True):
-    """How many dead letters went back to a queue."""
+    """How many dead letters of a queue were redriven."""
 
     queue: str
-    returned: int
+    redriven: int
 
 
 class DiscardedView(View, frozen=True, kw_only=True):
-    """How many dead letters were removed."""
+    """How many dead letters of a queue were discarded."""
 
     queue: str
     discarded: int

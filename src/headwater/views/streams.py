@@ -23,13 +23,13 @@ StreamView = mirror("StreamView", StreamInfo)
 GroupView = mirror("GroupView", GroupInfo, first={"stream": str}, names={"name": "group"})
 RetentionView = mirror("RetentionView", Retention, first={"stream": str})
 RetainedView = mirror("RetainedView", Retention, Retained, first={"stream": str})
-RedrivenView = mirror("RedrivenView", Redriven, first={"stream": str, "group": str})
 TopicGroupView = mirror(
     "TopicGroupView",
     GroupInfo,
     first={"topic": str, "partition": int},
     names={"name": "group"},
 )
+RedrivenView = mirror("RedrivenView", Redriven, first={"stream": str, "group": str})
 TopicRedrivenView = mirror(
     "TopicRedrivenView", Redriven, first={"topic": str, "group": str, "partition": int}
 )
@@ -185,7 +185,7 @@ class TopicLinesWrittenView(View, frozen=True, kw_only=True):
 
 
 class LettersDiscardedView(View, frozen=True, kw_only=True):
-    """How many dead letters of a group were forgotten."""
+    """How many dead letters of a group were discarded."""
 
     stream: str
     group: str
@@ -193,7 +193,7 @@ class LettersDiscardedView(View, frozen=True, kw_only=True):
 
 
 class TopicLettersDiscardedView(View, frozen=True, kw_only=True):
-    """How many dead letters of a topic's group were forgotten."""
+    """How many dead letters of a topic's group were discarded."""
 
     topic: str
     group: str

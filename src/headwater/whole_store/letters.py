@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwater.errors import InvalidInput, UnknownGroup
-from headwater.kernel.failures import LetterFilter
-from headwater.log import dead_letters, grouping, reading
-from headwater.log.dead_letters import LetterAction
+from headwater.kernel.failures import ALL_LETTERS, LetterFilter
+from headwater.log import reading
+from headwater.log.dead_letters import GroupLetters
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.keys import MAX_LETTERS, list_streams
-from headwater.log.types import Redriven
-from headwater.queue import dead_letters as queue_letters
-from headwater.queue import inspecting
+from headwater.queue.dead_letters import QueueLetters
 from headwater.queue.handles import QueueHandle, list_queues
 from headwater.store.call import Operation, Pace
+from headwater.store.letters import LetterAction, LetterBox, Moved
 from headwater.store.many import sound
 
 _NOBODY = "letters"
@@ -53,15 +52,12 @@ def count_everywhere(names: Sequence[str] = ()) -> Operation[list[LetterCount]]:
     wanted = _matcher(names)
     streams = [name for name in (yield from list_streams()) if wanted.fullmatch(name)]
     infos = yield from sound(reading.info(StreamHandle(name, set())) for name in streams)
-    groups = [_group(one.name, group) for one in infos if one for group in sorted(one.groups)]
-    found = [
-        LetterCount(group.stream.name, group.name, dead or 0)
-        for group, dead in zip(groups, (yield from sound(map(_dead, groups))), strict=True)
+    places: list[tuple[str, str | None]] = [
+        (one.name, group) for one in infos if one for group in sorted(one.groups)
     ]
-    queues = [name for name in (yield from list_queues()) if wanted.fullmatch(name)]
-    stats = yield from sound(inspecting.stats(_queue(name)) for name in queues)
-    found += [LetterCount(one.name, None, one.dead) for one in stats if one]
-    return [one for one in found if one.dead]
+    places += [(name, None) for name in (yield from list_queues()) if wanted.fullmatch(name)]
+    counts = yield from sound(count_letters(*place) for place in places)
+    return [LetterCount(*place, dead) for place, dead in zip(places, counts, strict=True) if dead]
 
 
 def move_everywhere(
@@ -76,37 +72,34 @@ def move_everywhere(
         (done,) = yield from sound([_move(one, action, matching, pace)])
         if done is None:
             continue
-        places, moved, gone = places + bool(done.returned), moved + done.returned, gone + done.gone
+        places, moved, gone = places + bool(done.done), moved + done.done, gone + done.gone
     return LettersMoved(places, moved, gone)
 
 
 def _move(
     place: LetterCount, action: LetterAction, matching: LetterFilter | None, pace: Pace
-) -> Operation[Redriven]:
-    if place.group is None:
-        move = queue_letters.redrive if action == "redrive" else queue_letters.discard
-        count = yield from move(_queue(place.name), None, matching, MAX_LETTERS, pace)
-        return Redriven(count, 0)
+) -> Operation[Moved]:
+    box = letter_box(place.name, place.group)
     try:
-        group = _group(place.name, place.group)
-        return (yield from dead_letters.move_all(group, action, matching, pace))
+        # A walk in steps: a group may have more than one call redrives.
+        return (yield from box.act(action, None, matching or ALL_LETTERS, MAX_LETTERS, pace))
     except UnknownGroup:
-        return Redriven(0, 0)  # it was removed meanwhile, and its letters with it
+        return Moved(0, 0)  # it was removed meanwhile, and its letters with it
 
 
-def _dead(group: GroupHandle) -> Operation[int]:
+def count_letters(name: str, group: str | None) -> Operation[int]:
+    """Return how many dead letters a group or a queue has; one that was removed has none."""
     try:
-        return (yield from grouping.info(group)).dead
+        return (yield from letter_box(name, group).count())
     except UnknownGroup:
         return 0
 
 
-def _group(stream: str, name: str) -> GroupHandle:
-    return GroupHandle(StreamHandle(stream, set()), name, _NOBODY)
-
-
-def _queue(name: str) -> QueueHandle:
-    return QueueHandle(name, set(), _NOBODY)
+def letter_box(name: str, group: str | None) -> LetterBox[Any]:
+    """Return the dead letters of a group of a stream, or of a queue."""
+    if group:
+        return GroupLetters(GroupHandle(StreamHandle(name, set()), group, _NOBODY))
+    return QueueLetters(QueueHandle(name, set(), _NOBODY))
 
 
 def _matcher(names: Sequence[str]) -> re.Pattern[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import typer
 
 import headwater.cli.stream.groups as groups
-import headwater.cli.stream.letters as letters
 import headwater.cli.stream.messages as messages
 import headwater.cli.stream.replaying as replaying
 import headwater.cli.stream.searching as searching
 import headwater.cli.stream.tracing as tracing
 import headwater.cli.stream.upkeep as upkeep
+from headwater.cli import letters
 from headwater.cli.derived import add_commands
 from headwater.cli.limits import limit_command
 from headwater.doors.catalogue import GROUP
@@ -28,9 +28,7 @@ app.command("groups")(groups.list_groups)
 app.command("set-group")(groups.set_group)
 app.command("limit")(limit_command(GROUP, groups.known_group))
 add_commands(app, GROUP, groups.known_group)
-app.command("dead")(letters.dead)
-app.command("redrive")(letters.redrive)
-app.command("discard")(letters.discard)
+letters.add_letter_commands(app, letters.group_letters(groups.known_group))
 app.command("evict")(upkeep.evict)
 app.command("retain")(upkeep.retain)
 app.command("compact")(upkeep.compact)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import typer
 
 import headwater.cli.topic.groups as groups
-import headwater.cli.topic.letters as letters
 import headwater.cli.topic.messages as messages
 import headwater.cli.topic.upkeep as upkeep
+from headwater.cli import letters
 from headwater.cli.derived import add_commands
 from headwater.cli.limits import limit_command
 from headwater.cli.options import TAKES_STEPS
@@ -25,7 +25,5 @@ app.command("set-group")(groups.set_group)
 app.command("limit")(limit_command(TOPIC_GROUP, groups.known_group, "max_in_flight", "rate"))
 app.command("seek", context_settings=TAKES_STEPS)(groups.seek)
 add_commands(app, TOPIC_GROUP, groups.known_group)
-app.command("dead")(letters.dead)
-app.command("redrive")(letters.redrive)
-app.command("discard")(letters.discard)
+letters.add_letter_commands(app, letters.topic_letters(groups.known_group))
 app.command("delete")(upkeep.delete)

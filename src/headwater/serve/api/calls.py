@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from headwater.metrics.sampler import Sampler
     from headwater.metrics.sweeps import StoreWatch, StreamRates
     from headwater.serve.api.databases import ServedDatabase
-    from headwater.serve.api.letter_jobs import LetterJobs
     from headwater.serve.api.replays import Replays
     from headwater.serve.api.scrubs import Scrubs
     from headwater.serve.api.tails import Tails
+    from headwater.serve.jobs.letters import LetterJobs
     from headwater.serve.stream_writes import StreamWrites
     from headwater.serve.tokens import Tokens
     from headwater.serve.topic_writes import TopicWrites

@@ -21,7 +21,6 @@ from headwater.metrics.sampler import MAX_SERIES, Extra, Sampler, add_instances,
 from headwater.metrics.sweeps import StoreWatch, StreamRates
 from headwater.serve.api.calls import Served
 from headwater.serve.api.databases import ServedDatabase, open_database
-from headwater.serve.api.letter_jobs import LetterJobKind, LetterJobs
 from headwater.serve.api.openapi import document
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.replays import ReplayKind, Replays
@@ -32,6 +31,7 @@ from headwater.serve.api.table import ROUTES
 from headwater.serve.api.tails import Tails
 from headwater.serve.http.cors import Cors, check_local
 from headwater.serve.jobs.engine import ServerJobs
+from headwater.serve.jobs.letters import LetterJobKind, LetterJobs
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
 from headwater.serve.topic_writes import TopicWrites

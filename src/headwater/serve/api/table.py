@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from headwater.serve.api.group_letters import GROUP_LETTER_ROUTES
 from headwater.serve.api.groups import GROUP_ROUTES
 from headwater.serve.api.icks import CHANNEL_ROUTES, ICK_ROUTES
-from headwater.serve.api.letter_jobs import LETTER_JOB_ROUTES
+from headwater.serve.api.letters import LETTER_ROUTES
 from headwater.serve.api.outboxes import OUTBOX_ROUTES
 from headwater.serve.api.queries import QUERY_ROUTES
-from headwater.serve.api.queue_letters import QUEUE_LETTER_ROUTES
 from headwater.serve.api.queues import QUEUE_ROUTES
 from headwater.serve.api.replays import REPLAY_ROUTES
 from headwater.serve.api.scrubs import SCRUB_ROUTES
@@ -30,14 +28,12 @@ ROUTES: Final = (
     *UPKEEP_ROUTES,
     *REPLAY_ROUTES,
     *GROUP_ROUTES,
-    *GROUP_LETTER_ROUTES,
     *TOPIC_ROUTES,
     *TOPIC_GROUP_ROUTES,
     *QUEUE_ROUTES,
-    *QUEUE_LETTER_ROUTES,
     *ICK_ROUTES,
     *CHANNEL_ROUTES,
-    *LETTER_JOB_ROUTES,
+    *LETTER_ROUTES,
     *TIMED_JOB_ROUTES,
     *TIMELINE_ROUTES,
     *OUTBOX_ROUTES,

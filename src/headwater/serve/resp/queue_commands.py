@@ -14,7 +14,6 @@ from headwater.serve.resp.arguments import Arguments, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.derived import commands_of, spelled_reply
 from headwater.serve.resp.faults import CommandRefused, syntax_error
-from headwater.serve.resp.group_commands import letters_asked
 from headwater.serve.resp.session import RespSession
 
 # One call of the store takes at most this many.
@@ -92,17 +91,24 @@ async def qpop(session: RespSession, words: Words) -> list[list[Any]]:
 async def qpeek(session: RespSession, words: Words) -> list[Any]:
     """QPEEK: return messages without taking them."""
     arguments = Arguments(words)
-    name, state = arguments.text(), "ready"
-    if arguments.take_option("STATE"):
-        state = arguments.text()
-    asked = letters_asked(arguments)
-    found = await messages_in_queue(
-        session.door.client, name, cast(State, state), asked.most, asked.start
-    )
+    name, state, most, start, with_next = arguments.text(), "ready", 100, "", False
+    for option in arguments.options():
+        match option:
+            case "STATE":
+                state = arguments.text()
+            case "COUNT":
+                most = arguments.number()
+            case "FROM":
+                start = arguments.text()
+            case "WITHNEXT":
+                with_next = True
+            case _:
+                raise syntax_error()
+    found = await messages_in_queue(session.door.client, name, cast(State, state), most, start)
     rows = [
         [one.id, one.value, one.attempt, one.priority, one.due_ms, one.place] for one in found.items
     ]
-    return [found.next, *rows] if asked.with_next else rows
+    return [found.next, *rows] if with_next else rows
 
 
 async def qstats(session: RespSession, words: Words) -> dict[str, Any]:

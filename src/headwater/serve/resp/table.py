@@ -17,6 +17,7 @@ from headwater.serve.resp.group_commands import GROUP_COMMANDS
 from headwater.serve.resp.handshake import HANDSHAKE
 from headwater.serve.resp.ick_commands import CHANNEL_COMMANDS, ICK_COMMANDS
 from headwater.serve.resp.introspection import Introspection
+from headwater.serve.resp.letter_commands import LETTER_COMMANDS
 from headwater.serve.resp.queue_commands import QUEUE_COMMANDS
 from headwater.serve.resp.replies import ErrorReply
 from headwater.serve.resp.session import RespSession
@@ -34,6 +35,7 @@ COMMANDS: Final = table_of(
     STREAM_COMMANDS,
     GROUP_COMMANDS,
     TOPIC_COMMANDS,
+    LETTER_COMMANDS,
     QUEUE_COMMANDS,
     ICK_COMMANDS,
     CHANNEL_COMMANDS,

@@ -12,14 +12,12 @@ from headwater.doors.catalogue import TOPIC_GROUP
 from headwater.errors import UnknownTopic
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
-from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
+from headwater.log.aio_topic import AsyncTopic
 from headwater.log.reading import partitions_of
 from headwater.log.types import TopicMessage
-from headwater.serve.letter_lists import letters_of_topic
 from headwater.serve.resp.arguments import Arguments, int_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.derived import commands_of
-from headwater.serve.resp.group_commands import count_of, letter_row, letters_asked
 from headwater.serve.resp.info_replies import group_facts, stream_facts
 from headwater.serve.resp.read_options import topic_read_options
 from headwater.serve.resp.session import RespSession
@@ -99,33 +97,6 @@ async def tpread(session: RespSession, words: Words) -> list[list[Any]]:
     return rows
 
 
-async def _group(session: RespSession, arguments: Arguments) -> AsyncTopicGroup[Any]:
-    topic = await known_topic(session, arguments.text())
-    return topic.group(arguments.text(), member=session.name or None)
-
-
-async def tpdead(session: RespSession, words: Words) -> list[Any]:
-    """TPDEAD: return dead letters."""
-    arguments = Arguments(words)
-    topic, group = arguments.text(), arguments.text()
-    asked = letters_asked(arguments)
-    await known_topic(session, topic)
-    found = await letters_of_topic(session.door.client, topic, group, asked.most, asked.start)
-    rows: list[Any] = [[letter.partition, *letter_row(letter)] for letter in found.items]
-    return [found.next, *rows] if asked.with_next else rows
-
-
-async def tpredrive(session: RespSession, words: Words) -> list[list[int]]:
-    """TPREDRIVE: have dead letters redelivered."""
-    arguments = Arguments(words)
-    group = await _group(session, arguments)
-    if arguments:
-        done = await group.redrive(count_of(arguments, 0))
-    else:
-        done = await group.redrive()
-    return [[place, *part] for place, part in sorted(done.items())]
-
-
 async def tpinfo(session: RespSession, words: Words) -> list[dict[str, Any]]:
     """TPINFO: return where each partition stands, or a group in each of them."""
     arguments = Arguments(words)
@@ -173,14 +144,6 @@ TOPIC_COMMANDS: Final = (
                 "[WITHATTEMPT] [WITHHEADERS]",
                 "Takes messages of any partition as a member of a group: "
                 "[[partition, offset, tag, entry], ...].", tpread, blocking=True),
-    RespCommand("TPDEAD", -3, Scope.READ, -1, _P,
-                "key group [COUNT count] [FROM place] [WITHNEXT]",
-                "Returns the oldest dead letters, no more once they have 4 MiB: [[partition, "
-                "offset, tag, entry, attempts, buried-ms, cause], ...]. WITHNEXT has the place "
-                "before them from which the next list goes on, or null.", tpdead),
-    RespCommand("TPREDRIVE", -3, Scope.ADMIN, -1, _P, "key group [COUNT count]",
-                "Redrives dead letters; returns [[partition, how many, how many are gone], ...].",
-                tpredrive, look=look_at_topic_group),
     RespCommand("TPINFO", -2, Scope.READ, -1, _P, "key [GROUP group]",
                 "Returns the state of each partition, or of a group in each of them.", tpinfo),
     RespCommand("TPDEL", 2, Scope.ADMIN, -1, _P, "key",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from headwater.metrics.alarms import Alarm
-from headwater.serve.console.letter_places import Place
+from headwater.serve.console.letters import Place
 from headwater.serve.console.links import (
     consumer_link,
     group_link,

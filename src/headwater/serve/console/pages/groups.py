@@ -15,7 +15,7 @@ from headwater.serve.api.audit import AUDIT
 from headwater.serve.console.bounded_reads import each_message
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import group_charts
-from headwater.serve.console.letter_places import Place
+from headwater.serve.console.letters import Place
 from headwater.serve.console.ruler import draw, window_of
 from headwater.serve.http.messages import Refused
 

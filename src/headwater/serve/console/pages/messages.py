@@ -10,7 +10,7 @@ from headwater.kernel.declaring import Scope
 from headwater.serve.api.traces import find_row, traced
 from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.letter_places import Place
+from headwater.serve.console.letters import Place
 from headwater.serve.console.links import consumer_link, group_link, query, stream_link
 from headwater.serve.console.pages.stream import frame, opened
 from headwater.serve.http.messages import Refused

@@ -9,7 +9,7 @@ from headwater.kernel.declaring import Scope
 from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats, State
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import queue_charts
-from headwater.serve.console.letter_places import Place
+from headwater.serve.console.letters import Place
 from headwater.serve.console.links import query
 from headwater.serve.http.messages import Refused
 from headwater.serve.letter_lists import messages_in_queue

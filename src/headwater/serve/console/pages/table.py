@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from headwater.serve.console.calls import ConsoleFeed, ConsolePage, Context, PageCall
+from headwater.serve.console.letters import show_dead
 from headwater.serve.console.pages.chart_sources import (
     renew_channel,
     renew_consumer,
@@ -15,7 +16,6 @@ from headwater.serve.console.pages.chart_sources import (
 )
 from headwater.serve.console.pages.consumers import show_consumer, show_consumers
 from headwater.serve.console.pages.groups import show_group
-from headwater.serve.console.pages.letters import show_dead
 from headwater.serve.console.pages.lists import show_channel, show_ick, show_lists
 from headwater.serve.console.pages.messages import show_message, show_row
 from headwater.serve.console.pages.overview import show_overview
