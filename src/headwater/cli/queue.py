@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headwater import views
-from headwater.cli import line_input, output
+from headwater.cli import letters, line_input, output
 from headwater.cli.derived import add_commands
 from headwater.cli.limits import limit_command
 from headwater.cli.logging_lines import logged_lines

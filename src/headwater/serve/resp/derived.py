@@ -40,28 +40,28 @@ def commands_of(kind: Kind, look: Look) -> list[RespCommand]:
 
 
 def _command(operation: Declared, look: Look) -> RespCommand:
-    kind = operation.kind
+    kind, keys = operation.kind, operation.kind.keys
     name = operation.row.resp or kind.letters + operation.verb.replace("_", "").upper()
     rest = [one for one in operation.parameters if _takes_rest(one)]
     needed = [one for one in operation.parameters if one.required and not _takes_rest(one)]
     options = {_word(one): one for one in operation.parameters if not one.required}
     replaces = bool(operation.records)
-    syntax = ["key", *kind.keys[1:], *map(_spelled, needed), *(["[OFF]"] if replaces else [])]
+    syntax = ["key", *keys[1:], *map(_spelled, needed), *(["[OFF]"] if replaces else [])]
     syntax += [
         f"[{word}]" if one.kind is bool else f"[{word} {_spelled(one)}]"
         for word, one in options.items()
     ]
     syntax += [f"{_spelled(one)} [{_spelled(one)} ...]" for one in rest]
     spelled = sum(len(_spelled(one).split()) for one in rest)
-    least = 1 + len(kind.keys) + len(needed) + spelled + replaces
+    least = 1 + len(keys) + len(needed) + spelled + replaces
 
     async def run(session: RespSession, words: Words) -> Any:
         arguments = Arguments(words)
-        names = [arguments.text() for _ in kind.keys]
+        names = [arguments.text() for _ in keys]
         given = {one.called: _value(one, arguments) for one in needed}
         if replaces and arguments.take_option("OFF"):
             arguments.end()
-        while (word := arguments.take_option(*options)) is not None:
+        while options and (word := arguments.take_option(*options)) is not None:
             one = options[word]
             given[one.called] = True if one.kind is bool else _value(one, arguments)
         for one in rest:
@@ -159,7 +159,7 @@ def _in_partition(word: bytes) -> tuple[int, bytes]:
 
 def spelled_reply(value: Any) -> Any:
     """Return what an operation returned as a reply: flags as 1 and 0, records as maps."""
-    if isinstance(value, bool):
+    if isinstance(value, int):
         return int(value)
     if isinstance(value, msgspec.Struct) or (is_dataclass(value) and not isinstance(value, type)):
         names = (
