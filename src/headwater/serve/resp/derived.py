@@ -6,7 +6,7 @@ may be given often: ``TNACK key group [DELAY delay-ms] offset [offset ...]``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ _SPELLED: Final = {
     Shape.MEMBERS: "member",
     Shape.SCORES: "score member",
 }
+# Most replies are one of these, and go out as they are.
+_PLAIN: Final = frozenset((int, float, str, bytes, type(None)))
 Look = Callable[[RespSession, Words], Awaitable[Any]]
 
 
@@ -40,23 +42,24 @@ def commands_of(kind: Kind, look: Look) -> list[RespCommand]:
 
 def _command(operation: Declared, look: Look) -> RespCommand:
     kind = operation.kind
+    keys = kind.keys
     name = operation.row.resp or kind.letters + operation.verb.replace("_", "").upper()
     rest = [one for one in operation.parameters if _takes_rest(one)]
     needed = [one for one in operation.parameters if one.required and not _takes_rest(one)]
     options = {_word(one): one for one in operation.parameters if not one.required}
-    syntax = ["key", *kind.keys[1:], *map(_spelled, needed)]
+    syntax = ["key", *keys[1:], *map(_spelled, needed)]
     syntax += [
         f"[{word}]" if one.kind is bool else f"[{word} {_spelled(one)}]"
         for word, one in options.items()
     ]
     syntax += [f"{_spelled(one)} [{_spelled(one)} ...]" for one in rest]
-    least = 1 + len(kind.keys) + len(needed) + sum(len(_spelled(one).split()) for one in rest)
+    least = 1 + len(keys) + len(needed) + sum(len(_spelled(one).split()) for one in rest)
 
     async def run(session: RespSession, words: Words) -> Any:
         arguments = Arguments(words)
-        names = [arguments.text() for _ in kind.keys]
+        names = [arguments.text() for _ in keys]
         given = {one.called: _value(one, arguments) for one in needed}
-        while (word := arguments.take_option(*options)) is not None:
+        while options and (word := arguments.take_option(*options)) is not None:
             one = options[word]
             given[one.called] = True if one.kind is bool else _value(one, arguments)
         for one in rest:
@@ -154,16 +157,21 @@ def _in_partition(word: bytes) -> tuple[int, bytes]:
 
 def spelled_reply(value: Any) -> Any:
     """Return what an operation returned as a reply: flags as 1 and 0, records as maps."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, msgspec.Struct) or (is_dataclass(value) and not isinstance(value, type)):
-        names = (
-            [one.name for one in fields(value)] if is_dataclass(value) else value.__struct_fields__
-        )
-        return {name.replace("_", "-"): spelled_reply(getattr(value, name)) for name in names}
+    if isinstance(value, list | tuple):
+        return [spelled_reply(item) for item in value]
     if isinstance(value, Mapping):
         return [
             [name, *item] if isinstance(item, tuple) else [name, spelled_reply(item)]
             for name, item in sorted(value.items())
         ]
-    return [spelled_reply(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, msgspec.Struct):
+        names: Iterable[str] = value.__struct_fields__
+    elif is_dataclass(value):
+        names = [field.name for field in fields(value)]
+    else:
+        return value
+    return {name.replace("_", "-"): spelled_reply(getattr(value, name)) for name in names}
