@@ -64,17 +64,22 @@ class Kind:
         """Return the operation of that name, of the class for threads."""
         return next(one for one in self.operations(asyncio=False) if one.verb == verb)
 
-    def operations(self, *, asyncio: bool) -> list[Declared]:
+    def operations(self, *, asyncio: bool) -> tuple[Declared, ...]:
         """Return the operations of its class, in the order in which it declares them."""
-        package, _, module = self.module.rpartition(".")
-        name = f"{package}.aio_{module}" if asyncio else self.module
-        cls = getattr(import_module(name), f"Async{self.cls}" if asyncio else self.cls)
-        bound = 1 + len(self.keys) if self.collection else 1
-        return [
-            Declared(self, verb, row, method, *_signature(method, bound))
-            for verb, method in vars(cls).items()
-            if (row := row_of(method)) is not None
-        ]
+        return _operations(self, asyncio)
+
+
+@cache
+def _operations(kind: Kind, asyncio: bool) -> tuple[Declared, ...]:
+    package, _, module = kind.module.rpartition(".")
+    name = f"{package}.aio_{module}" if asyncio else kind.module
+    cls = getattr(import_module(name), f"Async{kind.cls}" if asyncio else kind.cls)
+    bound = 1 + len(kind.keys) if kind.collection else 1
+    return tuple(
+        Declared(kind, verb, row, method, *_signature(method, bound))
+        for verb, method in vars(cls).items()
+        if (row := row_of(method)) is not None
+    )
 
 
 class Parameter(NamedTuple):

@@ -72,12 +72,6 @@ class ConsumerDiscardBody(msgspec.Struct, forbid_unknown_fields=True):
     up_to: Offset | None = None
 
 
-class ConsumerStreamQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """One stream of a consumer, or all of them."""
-
-    stream: str | None = None
-
-
 def _database(call: ApiCall) -> ServedDatabase:
     if call.served.database is None:
         raise Refused(404, "this server was given no database; start it with --db URL")
@@ -223,7 +217,7 @@ OUTBOX_ROUTES: Final = (
         _ONE,
         remove_consumer,
         Scope.ADMIN,
-        query=ConsumerStreamQuery,
+        query=ConsumerStreamBody,
         answer=ConsumerRemovedView,
         look=get_consumer,
     ),

@@ -7,7 +7,7 @@ that was there. So its command needs a word: ``OFF`` stands for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ _SPELLED: Final = {
     Shape.MEMBERS: "member",
     Shape.SCORES: "score member",
 }
+# Most replies are one of these, and go out as they are.
+_PLAIN: Final = frozenset((int, float, str, bytes, type(None)))
 Look = Callable[[RespSession, Words], Awaitable[Any]]
 
 
@@ -159,16 +161,21 @@ def _in_partition(word: bytes) -> tuple[int, bytes]:
 
 def spelled_reply(value: Any) -> Any:
     """Return what an operation returned as a reply: flags as 1 and 0, records as maps."""
-    if isinstance(value, int):
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, bool):
         return int(value)
-    if isinstance(value, msgspec.Struct) or (is_dataclass(value) and not isinstance(value, type)):
-        names = (
-            [one.name for one in fields(value)] if is_dataclass(value) else value.__struct_fields__
-        )
-        return {name.replace("_", "-"): spelled_reply(getattr(value, name)) for name in names}
+    if isinstance(value, list | tuple):
+        return [spelled_reply(item) for item in value]
     if isinstance(value, Mapping):
         return [
             [name, *item] if isinstance(item, tuple) else [name, spelled_reply(item)]
             for name, item in sorted(value.items())
         ]
-    return [spelled_reply(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, msgspec.Struct):
+        names: Iterable[str] = value.__struct_fields__
+    elif is_dataclass(value):
+        names = [field.name for field in fields(value)]
+    else:
+        return value
+    return {name.replace("_", "-"): spelled_reply(getattr(value, name)) for name in names}
