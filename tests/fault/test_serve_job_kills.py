@@ -118,7 +118,7 @@ async def wake_up_late(store_url: str) -> None:
         await hw.stream("s").write_many([("t", b"v")] * 3)
         await group.bury(*await group.read(3, ack_ms=600_000), error="late")
         asked = b'{"body":{"action":"discard","places":[{"stream":"s","group":"g"}]},"begins_ms":0}'
-        note = b'{"state":"running","end":9}'
+        note = b'{"state":"running","end":"9"}'
         asleep_s = time.monotonic()
         first = await run(begin_job(NewJob("j", "letters", b"", asked, note), "one", 0))
         assert first is not None

@@ -283,15 +283,13 @@ def _discard(
             some = " that fit" if chosen["matching"] else ""
             confirm(f"Discard all dead letters of {names[-1]}{some}, of {dead}?", yes)
         done = target.discard(**chosen)
-    address = dict(zip(words.kind.keys, names, strict=True))
-    view: Any = views.queues.DiscardedView
-    if words.kind is not QUEUE:
-        of_group, of_topic = (
-            views.streams.LettersDiscardedView,
-            views.streams.TopicLettersDiscardedView,
-        )
-        view = of_group if words.kind is GROUP else of_topic
-    output.answer(view(**address, discarded=done), f"discarded: {done}", as_json)
+    if words.kind is QUEUE:
+        view: Any = views.queues.DiscardedView(queue=name, discarded=done)
+    elif words.kind is GROUP:
+        view = views.streams.LettersDiscardedView(stream=name, group=group, discarded=done)
+    else:
+        view = views.streams.TopicLettersDiscardedView(topic=name, group=group, discarded=done)
+    output.answer(view, f"discarded: {done}", as_json)
 
 
 def _show_letters(
