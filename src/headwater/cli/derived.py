@@ -7,17 +7,17 @@ name is an option.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import MISSING
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
 from headwater.cli import completing, options, output
 from headwater.cli.options import AsJson, StoreUrl, Yes, confirm
 from headwater.doors.catalogue import Declared, Kind, Parameter
-from headwater.doors.replies import reply, sentence
+from headwater.doors.replies import Counted, reply, sentence
 from headwater.kernel.declaring import Shape
 
 DOOR: Final = "command line"
@@ -59,11 +59,7 @@ def _command(operation: Declared, opened: Opened) -> Callable[..., None]:
 
     def run(store: str | None, as_json: bool, yes: bool = False, **words: Any) -> None:
         names = [words.pop("name"), *(words.pop(key) for key in keys[1:])]
-        given = {
-            one.called: _value(one, words[one.called])
-            for one in operation.parameters
-            if words[one.called] is not None or not one.optional
-        }
+        given = given_of(operation, words)
         with opened(store, *names) as target:
             for one in operation.parameters:
                 if isinstance(given.get(one.called), options.Steps):
@@ -73,10 +69,11 @@ def _command(operation: Declared, opened: Opened) -> Callable[..., None]:
                 facts = dict(zip(keys, names, strict=True))
                 confirm(operation.row.asks.format(info=_Sums(target.info()), **facts), yes)
             value = operation.call(target, given)
+            names += [given[name] for name in operation.in_path]
             answer(operation, names, value, as_json)
 
     parameters = [_named(key, at) for at, key in enumerate(keys)]
-    parameters += [_parameter(one) for one in operation.parameters]
+    parameters += parameters_of(operation)
     if operation.row.asks:
         parameters.append(_keyword("yes", Yes, False))
     parameters += [_keyword("store", StoreUrl, None), _keyword("as_json", AsJson, False)]
@@ -86,20 +83,62 @@ def _command(operation: Declared, opened: Opened) -> Callable[..., None]:
     return run
 
 
+def parameters_of(operation: Declared) -> list[inspect.Parameter]:
+    """Return the arguments and options of an operation, without its address."""
+    return [_parameter(one) for one in operation.parameters]
+
+
+def given_of(operation: Declared, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given for parameters, as ``Declared.call`` takes it."""
+    return {
+        one.called: _value(one, words[one.called])
+        for one in operation.parameters
+        if words[one.called] is not None or not one.optional
+    }
+
+
 def answer(operation: Declared, names: Sequence[str], value: Any, as_json: bool) -> None:
     """Print what an operation on the object of that address returned."""
     made = reply(operation, names, value)
     output.answer(made, sentence(operation, names, value), as_json)
 
 
+def taking(operation: Declared) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Have a command that is written by hand take the options of an operation, as ``**given``."""
+    taken = parameters_of(operation)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(command, include_extras=True)
+        name, *own = (
+            _keyword(one.name, hints[one.name], one.default)
+            for one in inspect.signature(command).parameters.values()
+            if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        )
+        parameters = [name, *taken, *own]
+
+        def run(**words: Any) -> None:
+            given = given_of(operation, words)
+            command(**{one.name: words[one.name] for one in (name, *own)}, **given)
+
+        run.__name__, run.__doc__ = operation.id, command.__doc__
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
 class _Sums:
-    """What is known of an object; of one with partitions, the sums."""
+    """What is known of an object, as numbers; of one with partitions, of all of them."""
 
     def __init__(self, info: Any) -> None:
         self._parts = info if isinstance(info, list) else [info]
 
-    def __getattr__(self, name: str) -> int:
-        return sum(getattr(part, name) for part in self._parts)
+    def __getattr__(self, name: str) -> Counted:
+        facts = [getattr(part, name) for part in self._parts]
+        if all(isinstance(fact, int) for fact in facts):
+            return Counted(sum(facts))
+        return Counted(len(set().union(*facts)))
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
@@ -126,6 +165,8 @@ def _named(key: str, at: int) -> inspect.Parameter:
 def _parameter(parameter: Parameter) -> inspect.Parameter:
     says = parameter.says
     kind: Any = int if says.shape is Shape.MS else parameter.kind
+    if says.shape in (Shape.SPAN, Shape.SIZE):
+        kind = str
     metavar, help = _ARGUMENTS.get(says.shape, (says.metavar or None, says.help))
     if says.shape in _ARGUMENTS:
         kind = str
@@ -133,11 +174,13 @@ def _parameter(parameter: Parameter) -> inspect.Parameter:
         note: Any = typer.Argument(metavar=metavar, help=says.help or help, show_default=False)
         return _keyword(parameter.called, Annotated[list[str], note], MISSING)
     if not parameter.keyword and parameter.required:
+        metavar = metavar or parameter.called.upper()
         note = typer.Argument(metavar=metavar, help=help, show_default=False)
         return _keyword(parameter.called, Annotated[kind, note], MISSING)
+    off = f"/--{says.word.lower()}" if parameter.default is True else ""
     bounds: dict[str, Any] = {"min": says.least, "max": says.most} if kind is int else {}
     note = typer.Option(
-        "--" + parameter.called.replace("_", "-"),
+        parameter.option + off,
         metavar=metavar,
         help=help,
         show_default=parameter.default not in (None, MISSING),
@@ -149,6 +192,10 @@ def _parameter(parameter: Parameter) -> inspect.Parameter:
 
 def _value(parameter: Parameter, word: Any) -> Any:
     match parameter.says.shape:
+        case Shape.SPAN if word is not None:
+            return options.duration_ms(word, parameter.option)
+        case Shape.SIZE if word is not None:
+            return options.size_bytes(word, parameter.option)
         case Shape.OFFSETS:
             return options.offsets(word)
         case Shape.OFFSETS_BY_PARTITION:

@@ -14,12 +14,11 @@ from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
-from headwater.errors import HeadwaterError, UnknownGroup, UnknownTopic
-from headwater.kernel.declaring import Param, Row, row_of
+from headwater.errors import HeadwaterError, UnknownGroup, UnknownStream, UnknownTopic
+from headwater.kernel.declaring import ALL_DOORS, Param, Row, Shape, row_of
 from headwater.log.reading import partitions_of
 from headwater.store.call import Operation
 
-DOORS: Final = ("command line", "HTTP", "RESP")
 _PLAIN: Final = Param("")
 
 
@@ -57,7 +56,7 @@ class Kind:
         name = f"{package}.aio_{module}" if asyncio else self.module
         cls = getattr(import_module(name), f"Async{self.cls}" if asyncio else self.cls)
         return [
-            Declared(self, verb, row, method, *_signature(method))
+            Declared(self, verb, row, method, *_signature(method, row))
             for verb, method in vars(cls).items()
             if (row := row_of(method)) is not None
         ]
@@ -82,6 +81,12 @@ class Parameter(NamedTuple):
         return self.says.called or self.name
 
     @property
+    def option(self) -> str:
+        """Its option of a command; a span of time has its unit in its value."""
+        name = self.called.removesuffix("_ms") if self.says.shape is Shape.SPAN else self.called
+        return f"--{name.replace('_', '-')}"
+
+    @property
     def required(self) -> bool:
         """Whether it must be given."""
         return self.default is MISSING
@@ -103,6 +108,17 @@ class Declared:
     def id(self) -> str:
         """Its name among all operations."""
         return f"{self.verb}_{self.kind.name}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names in its path: those of the object's address, and parameters."""
+        return self.kind.keys + self.in_path
+
+    @property
+    def in_path(self) -> tuple[str, ...]:
+        """The parameters that its path names."""
+        parts = self.row.http.partition(" ")[2].split("/")
+        return tuple(part[1:-1] for part in parts if part.startswith("{"))
 
     @property
     def description(self) -> str:
@@ -143,8 +159,15 @@ class Declared:
         return getattr(target, self.verb)(*positional, **named)
 
 
-def _signature(method: Callable[..., Any]) -> tuple[tuple[Parameter, ...], dict[str, type], Any]:
-    """Return the parameters of a method, the records among them, and what it returns."""
+def _signature(
+    method: Callable[..., Any], row: Row
+) -> tuple[tuple[Parameter, ...], dict[str, type], Any]:
+    """Return the parameters of a method, the records among them, and what it returns.
+
+    One that is written by hand in every door needs none, and may have types that doors cannot take.
+    """
+    if {*row.override, *row.absent} >= {*ALL_DOORS}:
+        return (), {}, None
     signature = inspect.signature(method, eval_str=True)
     found: list[Parameter] = []
     records: dict[str, type] = {}
@@ -214,7 +237,28 @@ TOPIC_GROUP: Final = Kind(
     lambda topic, group: UnknownGroup(topic, group, topic=topic),
     _topic_exists,
 )
-KINDS: Final = (GROUP, TOPIC_GROUP)
+STREAM: Final = Kind(
+    "stream",
+    "/v1/streams/{stream}",
+    "stream",
+    "T",
+    "headwater.log.stream",
+    "Stream",
+    lambda hw, stream: hw.stream(stream),
+    UnknownStream,
+)
+TOPIC: Final = Kind(
+    "topic",
+    "/v1/topics/{topic}",
+    "topic",
+    "TP",
+    "headwater.log.topic",
+    "Topic",
+    lambda hw, topic: hw.topic(topic),
+    UnknownTopic,
+    _topic_exists,
+)
+KINDS: Final = (GROUP, TOPIC_GROUP, STREAM, TOPIC)
 
 
 @cache

@@ -1,8 +1,8 @@
 """What an operation answers: a record for programs, and a sentence for people.
 
 A number, a flag or a mapping is answered under the name that its row gives it, behind the address
-of the object: ``{"stream": "rides", "group": "mail", "acked": 2}``. A record of the library is
-answered field by field.
+of the object: ``{"stream": "rides", "group": "mail", "acked": 2}``. What returns nothing is
+answered by true under that name, and a record of the library field by field.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from headwater.views.record import View, copied, mirror
 def reply_type(operation: Declared) -> type[View]:
     """Return the type of what an operation answers."""
     name = f"{_camel(operation.kind.name)}{_camel(operation.verb)}View"
-    address = dict.fromkeys(operation.kind.keys, str)
+    address = dict.fromkeys(operation.keys, str)
     if operation.row.result:
-        fields: list[Any] = [*address.items(), (operation.row.result, operation.returns)]
+        kind = bool if operation.returns is None else operation.returns
+        fields: list[Any] = [*address.items(), (operation.row.result, kind)]
         said = {"__doc__": f"What ``{operation.verb}`` answers. {operation.summary}"}
         made = msgspec.defstruct(
             name, fields, bases=(View,), namespace=said, frozen=True, kw_only=True
@@ -38,8 +39,9 @@ def reply(operation: Declared, names: Sequence[str], value: Any) -> View:
     if operation.row.must and not value:
         raise operation.kind.unknown(*names)
     made = reply_type(operation)
-    address = dict(zip(operation.kind.keys, names, strict=True))
+    address = dict(zip(operation.keys, names, strict=True))
     if operation.row.result:
+        value = True if operation.returns is None else value
         return made(**address, **{operation.row.result: value})
     return made(**copied(made, value, **address))
 
@@ -47,12 +49,12 @@ def reply(operation: Declared, names: Sequence[str], value: Any) -> View:
 def sentence(operation: Declared, names: Sequence[str], value: Any) -> str:
     """Return what an operation did, as a sentence."""
     row = operation.row
-    facts: dict[str, Any] = dict(zip(operation.kind.keys, names, strict=True))
+    facts: dict[str, Any] = dict(zip(operation.keys, names, strict=True))
     if row.result:
         facts[row.result] = shown(value)
     else:
         facts |= {name: shown(getattr(value, name)) for name in _fields(operation.returns)}
-    return (row.says if value or not row.says_not else row.says_not).format(**facts)
+    return (row.says_not if row.says_not and not value else row.says).format(**facts)
 
 
 def _fields(kind: Any) -> Sequence[str]:

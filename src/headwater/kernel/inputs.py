@@ -22,7 +22,7 @@ from headwater.kernel.declaring import Param, Shape
 
 One = TypeVar("One")
 # A span of time: a number of milliseconds, or a timedelta.
-Duration: TypeAlias = "int | dt.timedelta"
+Duration: TypeAlias = int | dt.timedelta
 # The same, or a text such as "500ms", "30s", "5m", "12h", "7d", "2w".
 Span: TypeAlias = "int | dt.timedelta | str"
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from headwater.workers.sources import GroupWorkerOptions
 
 
+_DELETE = "Delete {topic} with {info.length:message} and {info.groups:group}?"
+
+
 class AsyncTopic(Generic[D]):
     """n streams behind one name; a message goes to the partition of its tag.
 
@@ -68,6 +71,7 @@ class AsyncTopic(Generic[D]):
         check_count(place, "partition", len(streams) - 1)
         return AsyncStream(self._store, streams[place], self._member)
 
+    @across(AsyncStream.write, result="written")
     async def write(
         self,
         tag: str,
@@ -131,12 +135,14 @@ class AsyncTopic(Generic[D]):
             async for batch in stream.scan(headers=headers):
                 yield topics.with_partition(batch, place)
 
+    @across(AsyncStream.info, result="partitions")
     async def info(self) -> list[StreamInfo]:
         """Return the state of each partition."""
         return await self._store.run(topics.info(self._handle))
 
+    @across(AsyncStream.delete, resp="TPDEL", says="deleted {topic}", asks=_DELETE)
     async def delete(self) -> bool:
-        """Remove the topic with all its streams; returns whether it existed."""
+        """Remove the topic with all its streams, groups and readers; returns whether it existed."""
         return await self._store.run(topics.delete(self._handle))
 
     def group(

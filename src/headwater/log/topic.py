@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from headwater.workers.worker import TopicHandler, Worker
 
 
+_DELETE = "Delete {topic} with {info.length:message} and {info.groups:group}?"
+
+
 class Topic(Generic[D]):
     """n streams behind one name; a message goes to the partition of its tag.
 
@@ -69,6 +72,7 @@ class Topic(Generic[D]):
         check_count(place, "partition", len(streams) - 1)
         return Stream(self._store, streams[place], self._member)
 
+    @across(Stream.write, result="written")
     def write(
         self,
         tag: str,
@@ -128,12 +132,14 @@ class Topic(Generic[D]):
             for batch in stream.scan(headers=headers):
                 yield topics.with_partition(batch, place)
 
+    @across(Stream.info, result="partitions")
     def info(self) -> list[StreamInfo]:
         """Return the state of each partition."""
         return self._store.run(topics.info(self._handle))
 
+    @across(Stream.delete, resp="TPDEL", says="deleted {topic}", asks=_DELETE)
     def delete(self) -> bool:
-        """Remove the topic with all its streams; returns whether it existed."""
+        """Remove the topic with all its streams, groups and readers; returns whether it existed."""
         return self._store.run(topics.delete(self._handle))
 
     def group(

@@ -267,6 +267,8 @@ def info(topic: TopicHandle) -> Operation[list[StreamInfo]]:
 
 def delete(topic: TopicHandle) -> Operation[bool]:
     """Remove a topic with all its streams; returns whether it existed."""
+    if not (yield from reading.partitions_of(topic.name)):
+        return False
     yield from in_each(enumerate((yield from topic.open())), retention.delete)
     topic.forget()
     existed = yield Call("hw_topic_delete", topic.key, repeatable=True)

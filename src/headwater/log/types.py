@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Annotated, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from headwater.errors import Undecodable
 from headwater.kernel.codecs import D, or_raise, shown
+from headwater.kernel.declaring import Param, Shape
 from headwater.kernel.failures import Cause
 from headwater.kernel.headers import NO_HEADERS, Headers
-from headwater.kernel.inputs import NO_LIMITS, Limits
+from headwater.kernel.inputs import MAX_EXACT, MAX_MS, NO_LIMITS, Duration, Limits
 
 Found = TypeVar("Found")
 
@@ -244,6 +245,29 @@ class Retained(NamedTuple):
     evicted: int
     held: int
     held_by: str | None
+
+
+MaxCount: TypeAlias = Annotated[
+    int | None, Param("Keep the newest N messages.", least=0, most=MAX_EXACT, metavar="N")
+]
+MaxAgeMs: TypeAlias = Annotated[
+    Duration | None,
+    Param("Keep messages for 7d, 12h, 30m, 45s, 500ms.", Shape.SPAN, 0, MAX_MS, metavar="SPAN"),
+]
+MaxBytes: TypeAlias = Annotated[
+    int | None,
+    Param("Keep the newest 1000000, 500MB, 2GiB.", Shape.SIZE, 0, MAX_EXACT, metavar="SIZE"),
+]
+MaxIdleMs: TypeAlias = Annotated[
+    Duration | None,
+    Param(
+        "Do not wait for groups and readers that were silent for longer.",
+        Shape.SPAN,
+        0,
+        MAX_MS,
+        metavar="SPAN",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)

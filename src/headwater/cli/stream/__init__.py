@@ -12,7 +12,8 @@ import headwater.cli.stream.searching as searching
 import headwater.cli.stream.tracing as tracing
 import headwater.cli.stream.upkeep as upkeep
 from headwater.cli.derived import add_commands
-from headwater.doors.catalogue import GROUP
+from headwater.cli.options import known_stream
+from headwater.doors.catalogue import GROUP, STREAM
 
 app = typer.Typer()
 app.command("list")(upkeep.list_streams)
@@ -32,6 +33,4 @@ app.command("redrive")(letters.redrive)
 app.command("discard")(letters.discard)
 app.command("evict")(upkeep.evict)
 app.command("retain")(upkeep.retain)
-app.command("compact")(upkeep.compact)
-app.command("seal")(upkeep.seal)
-app.command("delete")(upkeep.delete)
+add_commands(app, STREAM, known_stream)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headwater import views
-from headwater.cli import options, output
+from headwater.cli import output
+from headwater.cli.derived import taking
 from headwater.cli.options import (
     AsJson,
     StoreUrl,
@@ -18,13 +19,14 @@ from headwater.cli.options import (
     connected,
     known_stream,
 )
+from headwater.doors.catalogue import STREAM
+from headwater.doors.replies import reply
 from headwater.kernel.inputs import MAX_EXACT
 
 if TYPE_CHECKING:
     from headwater.log.types import Retention, StreamInfo
 
-# A stream's default for the age of delete markers, without importing the log for it.
-_MARKER_MS = 24 * 3600 * 1000
+_EVICT, _RETAIN = STREAM.operation("evict"), STREAM.operation("retain")
 
 
 def list_streams(store: StoreUrl = None, as_json: AsJson = False) -> None:
@@ -112,43 +114,28 @@ def evict(
     if (offset is None) == (keep is None):
         raise typer.BadParameter("give either OFFSET or --keep")
     with known_stream(store, name) as stream:
-        what = f"up to {offset}" if keep is None else f"but the newest {keep}"
-        confirm(f"Evict all messages {what} from {name}, also what groups have not read?", yes)
+        which = f"up to {offset}" if keep is None else f"but the newest {keep}"
+        confirm(_EVICT.row.asks.format(stream=name, which=which), yes)
         gone = stream.evict(offset if offset is not None else -(keep or 0))
         first = stream.info().first
-    done = views.streams.EvictedView(stream=name, evicted=gone, first=first)
+    done = reply(_EVICT, (name,), gone)
     output.answer(
         done, f"evicted {output.counted(gone, 'message')}; the first is now {first}", as_json
     )
 
 
+@taking(_RETAIN)
 def retain(
     name: StreamName,
-    max_count: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Keep the newest N messages.")
-    ] = None,
-    max_age: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Keep messages for 7d, 12h, 30m, 45s, 500ms.")
-    ] = None,
-    max_bytes: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Keep the newest 1000000, 500MB, 2GiB of messages."),
-    ] = None,
-    max_idle: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SPAN", help="Do not wait for groups and readers that were silent for longer."
-        ),
-    ] = None,
     forever: Annotated[
         bool, typer.Option("--forever", help="Keep everything from now on.")
     ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Apply the policy that is set.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Evict even what groups and readers still need.")
-    ] = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
+    *,
+    force: bool,
+    **limits: Any,
 ) -> None:
     """Show the retention policy; or set it, by any limit, and apply it.
 
@@ -157,84 +144,19 @@ def retain(
     """
     from headwater.log.types import Retention
 
-    policy = Retention(
-        max_count=max_count,
-        max_age_ms=None if max_age is None else options.duration_ms(max_age, "--max-age"),
-        max_bytes=None if max_bytes is None else options.size_bytes(max_bytes, "--max-bytes"),
-        max_idle_ms=None if max_idle is None else options.duration_ms(max_idle, "--max-idle"),
-    )
-    given = policy != Retention()
-    if given + forever + apply > 1:
+    if bool(limits) + forever + apply > 1:
         raise typer.BadParameter("limits, --forever and --apply exclude each other")
-    if force and not (given or apply):
+    if force and not (limits or apply):
         raise typer.BadParameter("--force goes with a limit or with --apply")
+    policy = Retention(**limits)
     with known_stream(store, name) as stream:
-        if not given and not forever:
+        if not limits and not forever:
             policy = stream.info().retention
-        if not (given or forever or apply):
+        if not (limits or forever or apply):
             shown = views.streams.RetentionView.of(policy, stream=name)
             output.answer(shown, _policy(policy), as_json)
             return
         done = stream.retain(**asdict(policy), force=force)
     held = f"; {done.held} held for {done.held_by}" if done.held else ""
-    output.answer(
-        views.streams.RetainedView.of(policy, done, stream=name),
-        f"{_policy(policy)}: evicted {output.counted(done.evicted, 'message')}{held}",
-        as_json,
-    )
-
-
-def compact(
-    name: StreamName,
-    marker_ms: Annotated[
-        int, typer.Option(min=0, help="Milliseconds after which delete markers may be removed.")
-    ] = _MARKER_MS,
-    auto: Annotated[
-        bool | None,
-        typer.Option(
-            "--auto/--no-auto", help="Let `headwater keep` compact from now on, or no longer."
-        ),
-    ] = None,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Keep the last message of every tag; offsets do not change. An empty value deletes its tag.
-
-    What groups have not read or acknowledged is removed, too, unless it is the last of its tag.
-    With --auto or --no-auto it only sets whether the housekeeper compacts the stream.
-    """
-    with known_stream(store, name) as stream:
-        if auto is not None:
-            stream.auto_compact(auto, marker_ms=marker_ms)
-            output.answer(
-                views.streams.AutoCompactView(stream=name, auto_compact=auto),
-                "the housekeeper " + ("compacts it" if auto else "leaves it as it is"),
-                as_json,
-            )
-            return
-        gone = stream.compact(marker_ms=marker_ms)
-    done = views.streams.CompactedView(stream=name, removed=gone)
-    output.answer(done, f"removed {output.counted(gone, 'message')}", as_json)
-
-
-def seal(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Pack everything written so far into compressed nodes."""
-    with known_stream(store, name) as stream:
-        sealed = stream.seal()
-    done = views.streams.SealedView(stream=name, sealed=sealed)
-    output.answer(done, f"sealed {output.counted(sealed, 'message')}", as_json)
-
-
-def delete(
-    name: StreamName, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False
-) -> None:
-    """Remove a stream with its groups and readers permanently."""
-    with known_stream(store, name) as stream:
-        facts = stream.info()
-        confirm(
-            f"Delete {name} with {output.counted(facts.length, 'message')} and "
-            f"{output.counted(len(facts.groups), 'group')}?",
-            yes,
-        )
-        stream.delete()
-    output.answer(views.streams.StreamDeletedView(stream=name), f"deleted {name}", as_json)
+    evicted = f"evicted {output.counted(done.evicted, 'message')}"
+    output.answer(reply(_RETAIN, (name,), done), f"{_policy(policy)}: {evicted}{held}", as_json)

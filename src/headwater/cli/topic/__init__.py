@@ -9,8 +9,8 @@ import headwater.cli.topic.letters as letters
 import headwater.cli.topic.messages as messages
 import headwater.cli.topic.upkeep as upkeep
 from headwater.cli.derived import add_commands
-from headwater.cli.options import TAKES_STEPS
-from headwater.doors.catalogue import TOPIC_GROUP
+from headwater.cli.options import TAKES_STEPS, known_topic
+from headwater.doors.catalogue import TOPIC, TOPIC_GROUP
 
 app = typer.Typer()
 app.command("create")(upkeep.create)
@@ -27,4 +27,4 @@ add_commands(app, TOPIC_GROUP, groups.known_group)
 app.command("dead")(letters.dead)
 app.command("redrive")(letters.redrive)
 app.command("discard")(letters.discard)
-app.command("delete")(upkeep.delete)
+add_commands(app, TOPIC, known_topic)

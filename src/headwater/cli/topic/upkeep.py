@@ -8,7 +8,7 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.options import AsJson, StoreUrl, TopicName, Yes, confirm, connected, known_topic
+from headwater.cli.options import AsJson, StoreUrl, TopicName, connected, known_topic
 
 if TYPE_CHECKING:
     from headwater.log.types import StreamInfo
@@ -72,22 +72,6 @@ def info(name: TopicName, store: StoreUrl = None, as_json: AsJson = False) -> No
             for place, facts in enumerate(partitions)
         ],
     )
-
-
-def delete(
-    name: TopicName, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False
-) -> None:
-    """Remove a topic with all its partitions, groups and readers permanently."""
-    with known_topic(store, name) as topic:
-        partitions = topic.info()
-        count = sum(facts.length for facts in partitions)
-        confirm(
-            f"Delete {name} with {output.counted(count, 'message')} and "
-            f"{output.counted(len(_groups(partitions)), 'group')}?",
-            yes,
-        )
-        topic.delete()
-    output.answer(views.streams.TopicDeletedView(topic=name), f"deleted {name}", as_json)
 
 
 def _groups(partitions: list[StreamInfo]) -> set[str]:

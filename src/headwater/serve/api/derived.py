@@ -80,10 +80,16 @@ def _route(operation: Declared, look: Look) -> Route:
         asked = getattr(call, sent_in)
         given = {}
         for parameter in operation.parameters:
+            if parameter.called in operation.in_path:
+                continue
             value = getattr(asked, parameter.called)
             convert = _MEANT.get(parameter.says.shape)
             given[parameter.called] = value if convert is None else convert(value)
-        target = await opened(call, operation.kind)
+        given |= zip(operation.in_path, call.names[len(operation.kind.keys) :], strict=True)
+        if operation.row.must:
+            target = operation.kind.open(call.hw, *call.names[: len(operation.kind.keys)])
+        else:
+            target = await opened(call, operation.kind)
         if operation.row.known:
             await target.info()
         return reply(operation, call.names, await operation.call(target, given))
@@ -105,15 +111,16 @@ async def opened(call: ApiCall, kind: Kind) -> Any:
     """Return the object that a request names; raises what says that it is not there."""
     if kind.check is not None:
         await call.hw.store.run(kind.check(*call.names))
-    return kind.open(call.hw, *call.names)
+    return kind.open(call.hw, *call.names[: len(kind.keys)])
 
 
 def _fields_type(operation: Declared) -> type[msgspec.Struct] | None:
     """Return the type of the parameters; None when there are none."""
-    if not operation.parameters:
+    sent = [one for one in operation.parameters if one.called not in operation.in_path]
+    if not sent:
         return None
     fields: list[Any] = []
-    for parameter in operation.parameters:
+    for parameter in sent:
         kind = _json_type(parameter)
         kind = kind | None if parameter.optional else kind
         default = [] if parameter.default is MISSING else [parameter.default]
@@ -132,6 +139,6 @@ def _json_type(parameter: Parameter) -> Any:
     says = parameter.says
     if says.shape in _SHAPES:
         return _SHAPES[says.shape]
-    kind = int if says.shape is Shape.MS else parameter.kind
+    kind = int if says.shape in (Shape.MS, Shape.SPAN, Shape.SIZE) else parameter.kind
     bounds: dict[str, Any] = {} if kind is not int else {"ge": says.least, "le": says.most}
     return Annotated[kind, Meta(description=says.help or None, **bounds)]

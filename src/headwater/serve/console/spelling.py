@@ -39,7 +39,7 @@ def action(
             continue
         value = given[parameter.called]
         if parameter.keyword or not parameter.required:
-            words += [f"--{parameter.called.replace('_', '-')}", value]
+            words += [parameter.option] if value is True else [parameter.option, value]
         else:
             words += value if isinstance(value, list) else [value]
     if row.asks:
@@ -55,7 +55,7 @@ def action(
         name=names[0],
         method=method,
         path=path,
-        body=given if given and not in_query else None,
+        body=given if operation.parameters and not in_query else None,
         cli=cli_words(*words),
         python=f"{target}.{verb}({', '.join(arguments)})",
         **shown,

@@ -53,19 +53,20 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         given = {one.called: _value(one, arguments) for one in needed}
         while (word := arguments.take_option(*options)) is not None:
             one = options[word]
-            given[one.called] = True if one.kind is bool else _value(one, arguments)
+            given[one.called] = not one.default if one.kind is bool else _value(one, arguments)
         for one in rest:
             if not arguments:
                 raise wrong_arity(name)
             given[one.called] = _values(one, arguments.rest())
         arguments.end()
         client = session.door.client
-        if kind.check is not None:
+        if kind.check is not None and not operation.row.must:
             await client.store.run(kind.check(*names))
         target = kind.open(client, *names)
         if operation.row.known:
             await target.info()
-        return spelled_reply(await operation.call(target, given))
+        value = await operation.call(target, given)
+        return 1 if operation.returns is None else spelled_reply(value)
 
     run.__name__, run.__doc__ = name.lower(), operation.summary
     return RespCommand(
@@ -100,7 +101,7 @@ def _value(parameter: Parameter, arguments: Arguments) -> Any:
     match parameter.says.shape:
         case Shape.POSITION:
             return start_of(arguments.take())
-        case Shape.MS:
+        case Shape.MS | Shape.SPAN | Shape.SIZE:
             return arguments.number()
     if parameter.kind is int:
         return arguments.number()
