@@ -63,8 +63,8 @@ def ours(modules: set[str]) -> list[str]:
     [
         (("--help",), 46),
         (("--version",), 20),
-        (("stream", "--help"), 42),
-        (("queue", "stats", "--help"), 42),
+        (("stream", "--help"), 46),
+        (("queue", "stats", "--help"), 46),
         (("serve", "--help"), 30),
     ],
 )

@@ -55,7 +55,7 @@ FIXED: dict[Callable[..., Any], str] = {
     headwater.Group.read: "count * block_ms=None retry_ms=None expire_ms=None",
     headwater.Group.ack: "*offsets",
     headwater.Group.nack: "*offsets * delay_ms=0",
-    headwater.Group.extend: "*offsets * retry_ms=None",
+    headwater.Group.extend: "*offsets * ack_ms",
     headwater.Group.seek: "offset",
     headwater.Group.info: "",
     headwater.Headwater.queue: "name",

@@ -1,7 +1,8 @@
 """Commands that are derived from the catalogue: open, call, say.
 
 The address comes first, as arguments, then what the method takes by position; what it takes by
-name is an option.
+name is an option. The table in ``declared.py`` is made of the catalogue, so that help needs no
+client; a command that runs finds its operation in the catalogue itself.
 """
 
 from __future__ import annotations
@@ -9,103 +10,121 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import MISSING
-from typing import Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hints
 
 import typer
 
 from headwater.cli import completing, options, output
 from headwater.cli.options import AsJson, StoreUrl, Yes, confirm
-from headwater.doors.catalogue import Declared, Kind, Parameter
-from headwater.doors.replies import Counted, reply, sentence
+from headwater.doors.catalogue import Kind
 from headwater.kernel.declaring import Shape
+
+if TYPE_CHECKING:
+    from headwater.doors.catalogue import Declared
+    from headwater.doors.replies import Counted
 
 DOOR: Final = "command line"
 # Opens an object that exists, by the URL of the store and the names of its address.
 Opened = Callable[..., AbstractContextManager[Any]]
 
+_TYPES: Final[dict[str, Any]] = {"int": int, "bool": bool, "str": str, "float": float}
 _COMPLETED: Final[dict[str, Any]] = {
     "stream": completing.streams,
     "topic": completing.topics,
     "group": completing.groups,
     "queue": completing.queues,
 }
-_ARGUMENTS: Final = {
-    Shape.OFFSETS: ("OFFSET...", "Offsets, as 5, and ranges, as 5-9."),
-    Shape.OFFSETS_BY_PARTITION: (
-        "OFFSET...",
-        "Partitions and offsets, as 3:5, and ranges, as 3:5-9.",
-    ),
-    Shape.POSITION: (
-        "TO",
-        "An offset, first, last, a time like 2030-01-31T12:00:00Z, or -1000 or +1000: so many "
-        "messages back or on from the present position.",
-    ),
+_METAVARS: Final = {
+    Shape.OFFSETS.value: "OFFSET...",
+    Shape.OFFSETS_BY_PARTITION.value: "OFFSET...",
+    Shape.POSITION.value: "TO",
 }
+_STEPS: Final = (
+    "An offset, first, last, a time like 2030-01-31T12:00:00Z, or -1000 or +1000: so many "
+    "messages back or on from the present position."
+)
+_EMPTY: Final = inspect.Parameter.empty
+
+
+class Word(NamedTuple):
+    """An argument or an option of a command; see Param and Parameter for what its fields mean."""
+
+    called: str
+    option: str
+    kind: str
+    shape: str
+    help: str
+    metavar: str
+    least: int | None
+    most: int | None
+    default: int | str | bool | None
+    required: bool
+    variadic: bool
+    keyword: bool
+    optional: bool
+
+
+class Declaration(NamedTuple):
+    """A command: its name, the operation it calls, its help, and whether it asks before.
+
+    One that is written by hand may take the words of its operation; see ``taking``.
+    """
+
+    name: str
+    verb: str
+    help: str
+    asks: bool
+    words: list[Word]
+    by_hand: bool = False
 
 
 def add_commands(app: typer.Typer, kind: Kind, opened: Opened) -> None:
     """Add a command to a group of commands for each operation of a kind."""
-    for operation in kind.operations(asyncio=False):
-        if operation.is_in(DOOR):
-            name = operation.row.command or operation.verb.replace("_", "-")
-            steps = any(one.says.shape is Shape.POSITION for one in operation.parameters)
-            settings = options.TAKES_STEPS if steps else None
-            app.command(name, context_settings=settings)(_command(operation, opened))
+    from headwater.cli.declared import DECLARED
+
+    for declaration in DECLARED[kind.name]:
+        if declaration.by_hand:
+            continue
+        steps = any(word.shape == Shape.POSITION.value for word in declaration.words)
+        settings = options.TAKES_STEPS if steps else None
+        run = _command(declaration, kind, opened)
+        app.command(declaration.name, context_settings=settings)(run)
 
 
-def _command(operation: Declared, opened: Opened) -> Callable[..., None]:
-    keys = operation.kind.keys
+def _command(declaration: Declaration, kind: Kind, opened: Opened) -> Callable[..., None]:
+    keys = kind.keys
 
     def run(store: str | None, as_json: bool, yes: bool = False, **words: Any) -> None:
+        operation = kind.operation(declaration.verb)
         names = [words.pop("name"), *(words.pop(key) for key in keys[1:])]
-        given = given_of(operation, words)
+        given = _given(declaration, words)
         with opened(store, *names) as target:
-            for one in operation.parameters:
-                if isinstance(given.get(one.called), options.Steps):
-                    here = target.info().next
-                    given[one.called] = options.from_here(given[one.called], here)
+            for called, value in given.items():
+                if isinstance(value, options.Steps):
+                    given[called] = options.from_here(value, target.info().next)
             if operation.row.asks:
                 facts = dict(zip(keys, names, strict=True))
                 confirm(operation.row.asks.format(info=_Sums(target.info()), **facts), yes)
             value = operation.call(target, given)
-            names += [given[name] for name in operation.in_path]
+            names += [given[key] for key in operation.in_path]
             answer(operation, names, value, as_json)
 
     parameters = [_named(key, at) for at, key in enumerate(keys)]
-    parameters += parameters_of(operation)
-    if operation.row.asks:
+    parameters += [_parameter(word) for word in declaration.words]
+    if declaration.asks:
         parameters.append(_keyword("yes", Yes, False))
     parameters += [_keyword("store", StoreUrl, None), _keyword("as_json", AsJson, False)]
-    run.__name__, run.__doc__ = operation.id, operation.description
+    run.__name__, run.__doc__ = f"{declaration.verb}_{kind.name}", declaration.help
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
 
 
-def parameters_of(operation: Declared) -> list[inspect.Parameter]:
-    """Return the arguments and options of an operation, without its address."""
-    return [_parameter(one) for one in operation.parameters]
+def taking(kind: Kind, verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Have a command that is written by hand take the options of an operation, by keyword."""
+    from headwater.cli.declared import DECLARED
 
-
-def given_of(operation: Declared, words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given for parameters, as ``Declared.call`` takes it."""
-    return {
-        one.called: _value(one, words[one.called])
-        for one in operation.parameters
-        if words[one.called] is not None or not one.optional
-    }
-
-
-def answer(operation: Declared, names: Sequence[str], value: Any, as_json: bool) -> None:
-    """Print what an operation on the object of that address returned."""
-    made = reply(operation, names, value)
-    output.answer(made, sentence(operation, names, value), as_json)
-
-
-def taking(operation: Declared) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Have a command that is written by hand take the options of an operation, as ``**given``."""
-    taken = parameters_of(operation)
+    declaration = next(one for one in DECLARED[kind.name] if one.verb == verb)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(command, include_extras=True)
@@ -114,18 +133,35 @@ def taking(operation: Declared) -> Callable[[Callable[..., None]], Callable[...,
             for one in inspect.signature(command).parameters.values()
             if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         )
-        parameters = [name, *taken, *own]
 
         def run(**words: Any) -> None:
-            given = given_of(operation, words)
+            given = _given(declaration, words)
             command(**{one.name: words[one.name] for one in (name, *own)}, **given)
 
-        run.__name__, run.__doc__ = operation.id, command.__doc__
+        parameters = [name, *map(_parameter, declaration.words), *own]
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return run
 
     return decorate
+
+
+def _given(declaration: Declaration, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was typed for the words of an operation, as ``Declared.call`` takes it."""
+    return {
+        word.called: _value(word, words[word.called])
+        for word in declaration.words
+        if words[word.called] is not None or not word.optional
+    }
+
+
+def answer(operation: Declared, names: Sequence[str], value: Any, as_json: bool) -> None:
+    """Print what an operation on the object of that address returned."""
+    from headwater.doors.replies import reply, sentence
+
+    made = reply(operation, names, value)
+    output.answer(made, sentence(operation, names, value), as_json)
 
 
 class _Sums:
@@ -135,6 +171,8 @@ class _Sums:
         self._parts = info if isinstance(info, list) else [info]
 
     def __getattr__(self, name: str) -> Counted:
+        from headwater.doors.replies import Counted
+
         facts = [getattr(part, name) for part in self._parts]
         if all(isinstance(fact, int) for fact in facts):
             return Counted(sum(facts))
@@ -142,13 +180,8 @@ class _Sums:
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    empty = inspect.Parameter.empty
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        annotation=annotation,
-        default=empty if default is MISSING else default,
-    )
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, annotation=annotation, default=default)
 
 
 def _named(key: str, at: int) -> inspect.Parameter:
@@ -159,47 +192,40 @@ def _named(key: str, at: int) -> inspect.Parameter:
         show_default=False,
         autocompletion=_COMPLETED.get(key),
     )
-    return _keyword(key if at else "name", Annotated[str, argument], MISSING)
+    return _keyword(key if at else "name", Annotated[str, argument], _EMPTY)
 
 
-def _parameter(parameter: Parameter) -> inspect.Parameter:
-    says = parameter.says
-    kind: Any = int if says.shape is Shape.MS else parameter.kind
-    if says.shape in (Shape.SPAN, Shape.SIZE):
-        kind = str
-    metavar, help = _ARGUMENTS.get(says.shape, (says.metavar or None, says.help))
-    if says.shape in _ARGUMENTS:
-        kind = str
-    if parameter.variadic:
-        note: Any = typer.Argument(metavar=metavar, help=says.help or help, show_default=False)
-        return _keyword(parameter.called, Annotated[list[str], note], MISSING)
-    if not parameter.keyword and parameter.required:
-        metavar = metavar or parameter.called.upper()
-        note = typer.Argument(metavar=metavar, help=help, show_default=False)
-        return _keyword(parameter.called, Annotated[kind, note], MISSING)
-    off = f"/--{says.word.lower()}" if parameter.default is True else ""
-    bounds: dict[str, Any] = {"min": says.least, "max": says.most} if kind is int else {}
+def _parameter(word: Word) -> inspect.Parameter:
+    kind = _TYPES[word.kind]
+    metavar = _METAVARS.get(word.shape, word.metavar or None)
+    help = _STEPS if word.shape == Shape.POSITION.value else word.help
+    if word.variadic or (word.required and not word.keyword):
+        metavar = metavar or word.called.upper()
+        note: Any = typer.Argument(metavar=metavar, help=help, show_default=False)
+        return _keyword(word.called, Annotated[list[str] if word.variadic else kind, note], _EMPTY)
+    bounds: dict[str, Any] = {"min": word.least, "max": word.most} if kind is int else {}
     note = typer.Option(
-        parameter.option + off,
+        word.option,
         metavar=metavar,
         help=help,
-        show_default=parameter.default not in (None, MISSING),
+        show_default=word.default is not None,
         **bounds,
     )
-    kind = kind | None if parameter.optional else kind
-    return _keyword(parameter.called, Annotated[kind, note], parameter.default)
+    kind = kind | None if word.optional else kind
+    return _keyword(word.called, Annotated[kind, note], _EMPTY if word.required else word.default)
 
 
-def _value(parameter: Parameter, word: Any) -> Any:
-    match parameter.says.shape:
-        case Shape.SPAN if word is not None:
-            return options.duration_ms(word, parameter.option)
-        case Shape.SIZE if word is not None:
-            return options.size_bytes(word, parameter.option)
+def _value(word: Word, typed: Any) -> Any:
+    """Return what was typed as the operation takes it."""
+    match Shape(word.shape):
+        case Shape.SPAN if typed is not None:
+            return options.duration_ms(typed, word.option)
+        case Shape.SIZE if typed is not None:
+            return options.size_bytes(typed, word.option)
         case Shape.OFFSETS:
-            return options.offsets(word)
+            return options.offsets(typed)
         case Shape.OFFSETS_BY_PARTITION:
-            return options.in_topic(word)
+            return options.in_topic(typed)
         case Shape.POSITION:
-            return options.target(word)
-    return word
+            return options.target(typed)
+    return typed

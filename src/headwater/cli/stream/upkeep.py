@@ -20,13 +20,10 @@ from headwater.cli.options import (
     known_stream,
 )
 from headwater.doors.catalogue import STREAM
-from headwater.doors.replies import reply
 from headwater.kernel.inputs import MAX_EXACT
 
 if TYPE_CHECKING:
     from headwater.log.types import Retention, StreamInfo
-
-_EVICT, _RETAIN = STREAM.operation("evict"), STREAM.operation("retain")
 
 
 def list_streams(store: StoreUrl = None, as_json: AsJson = False) -> None:
@@ -111,20 +108,23 @@ def evict(
     as_json: AsJson = False,
 ) -> None:
     """Evict old messages now, even those that somebody still needs; groups are told their gap."""
+    from headwater.doors.replies import reply
+
     if (offset is None) == (keep is None):
         raise typer.BadParameter("give either OFFSET or --keep")
     with known_stream(store, name) as stream:
+        evict = STREAM.operation("evict")
         which = f"up to {offset}" if keep is None else f"but the newest {keep}"
-        confirm(_EVICT.row.asks.format(stream=name, which=which), yes)
+        confirm(evict.row.asks.format(stream=name, which=which), yes)
         gone = stream.evict(offset if offset is not None else -(keep or 0))
         first = stream.info().first
-    done = reply(_EVICT, (name,), gone)
+    done = reply(evict, (name,), gone)
     output.answer(
         done, f"evicted {output.counted(gone, 'message')}; the first is now {first}", as_json
     )
 
 
-@taking(_RETAIN)
+@taking(STREAM, "retain")
 def retain(
     name: StreamName,
     forever: Annotated[
@@ -142,6 +142,7 @@ def retain(
     A limit that is not named does not apply. `headwater keep` applies the policy from then on.
     Retention waits for the slowest group or reader unless --force.
     """
+    from headwater.doors.replies import reply
     from headwater.log.types import Retention
 
     if bool(limits) + forever + apply > 1:
@@ -159,4 +160,5 @@ def retain(
         done = stream.retain(**asdict(policy), force=force)
     held = f"; {done.held} held for {done.held_by}" if done.held else ""
     evicted = f"evicted {output.counted(done.evicted, 'message')}"
-    output.answer(reply(_RETAIN, (name,), done), f"{_policy(policy)}: {evicted}{held}", as_json)
+    shown = reply(STREAM.operation("retain"), (name,), done)
+    output.answer(shown, f"{_policy(policy)}: {evicted}{held}", as_json)
