@@ -182,7 +182,7 @@ def test_a_stream_is_shown_listed_bounded_and_deleted(client: ApiClient, name: s
     assert [stream["name"] for stream in listed["streams"]] == [name]
     kept = client.ask("PUT", f"{path}/retention", {"max_count": 2}).body
     assert kept == {"stream": name, "evicted": 3, "held": 0, "held_by": None}
-    reader = client.ask("PUT", f"{path}/readers/archive", {"next": 4}).body
+    reader = client.ask("PUT", f"{path}/readers/archive", {"to": 4}).body
     assert reader == {"stream": name, "reader": "archive", "next": 4}
     assert client.get(path).body["readers"] == {"archive": 4}
     assert client.ask("DELETE", f"{path}/readers/archive").body["streams"] == [name]

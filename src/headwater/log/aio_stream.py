@@ -270,7 +270,7 @@ class AsyncStream(Generic[D]):
         found = await self._run(inspecting.search(self._handle, asked))
         return found._replace(messages=self._handle.decoded(found.messages))
 
-    @operation(Scope.READ, override=ALL_DOORS)
+    @operation(Scope.READ, "state", override=ALL_DOORS)
     async def info(self) -> StreamInfo:
         """Return the state of the stream."""
         return await self._run(reading.info(self._handle))

@@ -135,7 +135,7 @@ class AsyncTopic(Generic[D]):
             async for batch in stream.scan(headers=headers):
                 yield topics.with_partition(batch, place)
 
-    @across(AsyncStream.info, result="partitions")
+    @across(AsyncStream.info)
     async def info(self) -> list[StreamInfo]:
         """Return the state of each partition."""
         return await self._store.run(topics.info(self._handle))

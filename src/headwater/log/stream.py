@@ -269,7 +269,7 @@ class Stream(Generic[D]):
         found = self._run(inspecting.search(self._handle, asked))
         return found._replace(messages=self._handle.decoded(found.messages))
 
-    @operation(Scope.READ, override=ALL_DOORS)
+    @operation(Scope.READ, "state", override=ALL_DOORS)
     def info(self) -> StreamInfo:
         """Return the state of the stream."""
         return self._run(reading.info(self._handle))

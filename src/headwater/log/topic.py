@@ -132,7 +132,7 @@ class Topic(Generic[D]):
             for batch in stream.scan(headers=headers):
                 yield topics.with_partition(batch, place)
 
-    @across(Stream.info, result="partitions")
+    @across(Stream.info)
     def info(self) -> list[StreamInfo]:
         """Return the state of each partition."""
         return self._store.run(topics.info(self._handle))

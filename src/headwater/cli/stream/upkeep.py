@@ -160,5 +160,5 @@ def retain(
         done = stream.retain(**asdict(policy), force=force)
     held = f"; {done.held} held for {done.held_by}" if done.held else ""
     evicted = f"evicted {output.counted(done.evicted, 'message')}"
-    shown = reply(STREAM.operation("retain"), (name,), done)
-    output.answer(shown, f"{_policy(policy)}: {evicted}{held}", as_json)
+    retained = reply(STREAM.operation("retain"), (name,), done)
+    output.answer(retained, f"{_policy(policy)}: {evicted}{held}", as_json)
