@@ -21,6 +21,7 @@ from headwater.views.record import Mark, View, copied, headers_field, mirror, te
 StreamView = mirror("StreamView", StreamInfo)
 GroupView = mirror("GroupView", GroupInfo, first={"stream": str}, names={"name": "group"})
 RetentionView = mirror("RetentionView", Retention, first={"stream": str})
+TopicRetentionView = mirror("TopicRetentionView", Retention, first={"topic": str})
 RedrivenView = mirror("RedrivenView", Redriven, first={"stream": str, "group": str})
 TopicGroupView = mirror(
     "TopicGroupView",

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import typer
 
-import headwater.cli.stream.groups as groups
 import headwater.cli.stream.letters as letters
 import headwater.cli.stream.messages as messages
-import headwater.cli.stream.replaying as replaying
-import headwater.cli.stream.searching as searching
-import headwater.cli.stream.tracing as tracing
 import headwater.cli.stream.upkeep as upkeep
 from headwater.cli.derived import add_commands
 from headwater.cli.options import known_stream
@@ -19,15 +15,15 @@ app = typer.Typer()
 app.command("list")(upkeep.list_streams)
 app.command("write")(messages.write)
 app.command("read")(messages.read)
-app.command("search")(searching.search)
-app.command("trace")(tracing.trace)
-app.command("replay")(replaying.replay)
+app.command("search")(messages.search)
+app.command("trace")(messages.trace)
+app.command("replay")(messages.replay)
 app.command("tail")(messages.tail)
 app.command("info")(upkeep.info)
-app.command("groups")(groups.list_groups)
-app.command("set-group")(groups.set_group)
-app.command("limit")(groups.limit)
-add_commands(app, GROUP, groups.known_group)
+app.command("groups")(upkeep.list_groups)
+app.command("set-group")(upkeep.set_group)
+app.command("limit")(upkeep.limit)
+add_commands(app, GROUP, upkeep.known_group)
 app.command("dead")(letters.dead)
 app.command("redrive")(letters.redrive)
 app.command("discard")(letters.discard)

@@ -12,7 +12,7 @@ from headwater.cli.letter_options import AtMost, AtRate, LetterFlags, WithTag
 from headwater.cli.letter_output import confirm_all, redriven_text, show_letters
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, Count, GroupName, StoreUrl, StreamName, Yes
-from headwater.cli.stream.groups import known_group
+from headwater.cli.stream.upkeep import known_group
 
 _Named = Annotated[
     list[str] | None,

@@ -1,7 +1,9 @@
-"""Streams as a whole: which there are, how they stand, and how much of them is kept."""
+"""Streams and their groups: which there are, how they stand, and how much is kept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,20 +12,48 @@ import typer
 from headwater import views
 from headwater.cli import output
 from headwater.cli.derived import taking
+from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, terms_text
+from headwater.cli.group_settings import GroupSettings
+from headwater.cli.limits import (
+    HandOutRate,
+    InFlight,
+    InFlightPerKey,
+    NoLimits,
+    RatePerKey,
+    change_limits,
+    limits_text,
+    wanted_limits,
+)
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
+    GroupName,
+    OnlyStream,
     StoreUrl,
     StreamName,
     Yes,
     confirm,
     connected,
+    known,
     known_stream,
+    similar,
 )
 from headwater.doors.catalogue import STREAM
+from headwater.errors import UnknownGroup
 from headwater.kernel.inputs import MAX_EXACT
 
 if TYPE_CHECKING:
+    from headwater.doors.catalogue import Kind
+    from headwater.log.group import Group
+    from headwater.log.stream import Stream
+    from headwater.log.topic import Topic
     from headwater.log.types import Retention, StreamInfo
+
+
+Forever = Annotated[bool, typer.Option("--forever", help="Keep everything from now on.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Apply the policy that is set.")]
+
+# ── Streams as a whole ────────────────────────────────────────────────────────────────────────────
 
 
 def list_streams(store: StoreUrl = None, as_json: AsJson = False) -> None:
@@ -127,38 +157,128 @@ def evict(
 @taking(STREAM, "retain")
 def retain(
     name: StreamName,
-    forever: Annotated[
-        bool, typer.Option("--forever", help="Keep everything from now on.")
-    ] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Apply the policy that is set.")] = False,
+    forever: Forever = False,
+    apply: Apply = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
-    *,
-    force: bool,
-    **limits: Any,
+    **given: Any,
 ) -> None:
     """Show the retention policy; or set it, by any limit, and apply it.
 
     A limit that is not named does not apply. `headwater keep` applies the policy from then on.
     Retention waits for the slowest group or reader unless --force.
     """
+    check_retention(given, forever, apply)
+    with known_stream(store, name) as stream:
+        change_retention(STREAM, stream, stream.info, given, forever, apply, as_json)
+
+
+def check_retention(given: dict[str, Any], forever: bool, apply: bool) -> None:
+    """Refuse options of ``retain`` that do not go together."""
+    limited = bool(given.keys() - {"force"})
+    if limited + forever + apply > 1:
+        raise typer.BadParameter("limits, --forever and --apply exclude each other")
+    if given["force"] and not (limited or apply):
+        raise typer.BadParameter("--force goes with a limit or with --apply")
+
+
+def change_retention(
+    kind: Kind,
+    target: Stream | Topic,
+    info: Callable[[], StreamInfo],
+    given: dict[str, Any],
+    forever: bool,
+    apply: bool,
+    as_json: bool,
+) -> None:
+    """Set how much is kept of a stream or of each partition; without a wish, show it."""
     from headwater.doors.replies import reply
     from headwater.log.types import Retention
 
-    if bool(limits) + forever + apply > 1:
-        raise typer.BadParameter("limits, --forever and --apply exclude each other")
-    if force and not (limits or apply):
-        raise typer.BadParameter("--force goes with a limit or with --apply")
-    policy = Retention(**limits)
-    with known_stream(store, name) as stream:
-        if not limits and not forever:
-            policy = stream.info().retention
-        if not (limits or forever or apply):
-            shown = views.streams.RetentionView.of(policy, stream=name)
-            output.answer(shown, _policy(policy), as_json)
-            return
-        done = stream.retain(**asdict(policy), force=force)
+    limits = {name: limit for name, limit in given.items() if name != "force"}
+    policy = Retention(**limits) if limits or forever else info().retention
+    if not (limits or forever or apply):
+        kinds = {"stream": views.streams.RetentionView, "topic": views.streams.TopicRetentionView}
+        shown = kinds[kind.name].of(policy, **{kind.name: target.name})
+        output.answer(shown, _policy(policy), as_json)
+        return
+    done = target.retain(**asdict(policy), force=given["force"])
     held = f"; {done.held} held for {done.held_by}" if done.held else ""
     evicted = f"evicted {output.counted(done.evicted, 'message')}"
-    retained = reply(STREAM.operation("retain"), (name,), done)
+    retained = reply(kind.operation("retain"), (target.name,), done)
     output.answer(retained, f"{_policy(policy)}: {evicted}{held}", as_json)
+
+
+# ── The groups of a stream ────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def known_group(url: str | None, stream: str, group: str) -> Iterator[Group]:
+    """Open a group that exists, in the block."""
+    with known_stream(url, stream) as found:
+        try:
+            yield found.group(group)
+        except UnknownGroup:
+            raise UnknownGroup(stream, group, similar(group, found.info().groups)) from None
+
+
+def list_groups(
+    name: OnlyStream = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where every group stands, of one stream or of all."""
+    with connected(store) as hw:
+        streams = [known(hw, name).info()] if name else hw.store.run(views.overview.all_streams())
+        found = hw.store.run(views.overview.groups_of(streams))
+    output.show_list(
+        found,
+        lambda row: views.streams.GroupView.of(row.group, stream=row.stream),
+        GROUP_COLUMNS if name else {"stream": lambda row: row.stream} | GROUP_COLUMNS,
+        as_json,
+        nothing=NO_GROUPS,
+    )
+
+
+@grouped
+def set_group(
+    name: StreamName,
+    group: GroupName,
+    wanted: GroupSettings,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a group with --start, or change how it delivers, and what it does with dead letters.
+
+    Settings that are not named stay as they are.
+    """
+    arguments = wanted.arguments()
+    with known_stream(store, name) as stream:
+        wanted.check(f"stream {name!r}", group, stream.info().groups)
+        found = stream.group(group, **arguments)
+        found.read(0)
+        facts = found.info()
+    output.answer(
+        views.streams.GroupView.of(facts, stream=name),
+        f"{group}: next {facts.next}, {terms_text(facts)}",
+        as_json,
+    )
+
+
+def limit(
+    name: StreamName,
+    group: GroupName,
+    max_in_flight: InFlight = None,
+    max_in_flight_per_key: InFlightPerKey = None,
+    rate: HandOutRate = None,
+    rate_per_key: RatePerKey = None,
+    none: NoLimits = False,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the limits of a group, or set all of them: what is not named is not limited."""
+    wanted = wanted_limits(max_in_flight, rate, none, max_in_flight_per_key, rate_per_key)
+    with known_group(store, name, group) as found:
+        limits, before = change_limits(found.limit, found.info().limits, wanted)
+    done = views.limits.GroupLimitsView(stream=name, group=group, limits=limits, before=before)
+    output.answer(done, limits_text(limits, before), as_json)

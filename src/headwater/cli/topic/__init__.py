@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-import headwater.cli.topic.groups as groups
 import headwater.cli.topic.letters as letters
 import headwater.cli.topic.messages as messages
 import headwater.cli.topic.upkeep as upkeep
@@ -19,12 +18,13 @@ app.command("write")(messages.write)
 app.command("read")(messages.read)
 app.command("tail")(messages.tail)
 app.command("info")(upkeep.info)
-app.command("groups")(groups.list_groups)
-app.command("set-group")(groups.set_group)
-app.command("limit")(groups.limit)
-app.command("seek", context_settings=TAKES_STEPS)(groups.seek)
-add_commands(app, TOPIC_GROUP, groups.known_group)
+app.command("groups")(upkeep.list_groups)
+app.command("set-group")(upkeep.set_group)
+app.command("limit")(upkeep.limit)
+app.command("seek", context_settings=TAKES_STEPS)(upkeep.seek)
+add_commands(app, TOPIC_GROUP, upkeep.known_group)
 app.command("dead")(letters.dead)
 app.command("redrive")(letters.redrive)
 app.command("discard")(letters.discard)
+app.command("retain")(upkeep.retain)
 add_commands(app, TOPIC, known_topic)
