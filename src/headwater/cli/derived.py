@@ -43,6 +43,10 @@ _STEPS: Final = (
     "An offset, first, last, a time like 2030-01-31T12:00:00Z, or -1000 or +1000: so many "
     "messages back or on from the present position."
 )
+_EXAMPLES: Final = {
+    Shape.SPAN.value: " As 7d, 12h, 30m, 45s or 500ms.",
+    Shape.SIZE.value: " As 1000000, 500MB or 2GiB.",
+}
 _EMPTY: Final = inspect.Parameter.empty
 
 
@@ -198,7 +202,9 @@ def _named(key: str, at: int) -> inspect.Parameter:
 def _parameter(word: Word) -> inspect.Parameter:
     kind = _TYPES[word.kind]
     metavar = _METAVARS.get(word.shape, word.metavar or None)
-    help = _STEPS if word.shape == Shape.POSITION.value else word.help
+    help = word.help + _EXAMPLES.get(word.shape, "")
+    if word.shape == Shape.POSITION.value:
+        help = _STEPS
     if word.variadic or (word.required and not word.keyword):
         metavar = metavar or word.called.upper()
         note: Any = typer.Argument(metavar=metavar, help=help, show_default=False)

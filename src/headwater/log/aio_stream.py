@@ -331,11 +331,10 @@ class AsyncStream(Generic[D]):
 
     @operation(Scope.ADMIN, "removed", says="removed {removed:message}")
     async def compact(self, *, marker_ms: MarkerMs = retention.MARKER_MS) -> int:
-        """Keep the last message of every tag; returns how many messages were removed.
+        """Remove all but the last message of each tag, read by groups or not; returns how many.
 
         Offsets stay. An empty value marks a tag as deleted; the mark is removed once it is older
-        than ``marker_ms`` and every registered reader is past it. What groups have not read or
-        acknowledged is removed, too, unless it is the last of its tag.
+        than ``marker_ms`` and every registered reader is past it.
         """
         return await self._run(retention.compact(self._handle, marker_ms))
 
@@ -356,7 +355,7 @@ class AsyncStream(Generic[D]):
 
     @operation(Scope.ADMIN, "sealed", says="sealed {sealed:message}")
     async def seal(self) -> int:
-        """Pack everything written so far as small as possible; returns how many left the tail."""
+        """Pack everything written so far as small as possible; returns how many were sealed."""
         return await self._run(retention.seal_all(self._handle))
 
     async def register_reader(self, reader: str, offset: int) -> None:
@@ -398,7 +397,7 @@ class AsyncStream(Generic[D]):
         must=True,
     )
     async def delete(self) -> bool:
-        """Remove the stream with its groups and readers; returns whether it existed."""
+        """Remove the stream, its groups and its readers for good; returns whether it existed."""
         return await self._run(retention.delete(self._handle))
 
     def group(

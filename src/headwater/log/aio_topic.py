@@ -175,7 +175,7 @@ class AsyncTopic(Generic[D]):
 
     @across(AsyncStream.compact)
     async def compact(self, *, marker_ms: MarkerMs = retention.MARKER_MS) -> int:
-        """Keep the last message of every tag in all partitions; returns how many were removed."""
+        """Remove all but the last message of each tag, read by groups or not; returns how many."""
         act = partial(retention.compact, marker_ms=marker_ms)
         return sum((await self._store.run(topics.in_all(self._handle, act))).values())
 
@@ -192,14 +192,14 @@ class AsyncTopic(Generic[D]):
 
     @across(AsyncStream.seal)
     async def seal(self) -> int:
-        """Pack all partitions as small as possible; returns how many messages left the tails."""
+        """Pack everything written so far as small as possible; returns how many were sealed."""
         return sum(
             (await self._store.run(topics.in_all(self._handle, retention.seal_all))).values()
         )
 
     @across(AsyncStream.delete, resp="TPDEL", says="deleted {topic}", asks=_DELETE)
     async def delete(self) -> bool:
-        """Remove the topic with all its streams, groups and readers; returns whether it existed."""
+        """Remove the topic and all its streams for good; returns whether it existed."""
         return await self._store.run(topics.delete(self._handle))
 
     def group(

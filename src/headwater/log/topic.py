@@ -172,7 +172,7 @@ class Topic(Generic[D]):
 
     @across(Stream.compact)
     def compact(self, *, marker_ms: MarkerMs = retention.MARKER_MS) -> int:
-        """Keep the last message of every tag in all partitions; returns how many were removed."""
+        """Remove all but the last message of each tag, read by groups or not; returns how many."""
         act = partial(retention.compact, marker_ms=marker_ms)
         return sum(self._store.run(topics.in_all(self._handle, act)).values())
 
@@ -189,12 +189,12 @@ class Topic(Generic[D]):
 
     @across(Stream.seal)
     def seal(self) -> int:
-        """Pack all partitions as small as possible; returns how many messages left the tails."""
+        """Pack everything written so far as small as possible; returns how many were sealed."""
         return sum(self._store.run(topics.in_all(self._handle, retention.seal_all)).values())
 
     @across(Stream.delete, resp="TPDEL", says="deleted {topic}", asks=_DELETE)
     def delete(self) -> bool:
-        """Remove the topic with all its streams, groups and readers; returns whether it existed."""
+        """Remove the topic and all its streams for good; returns whether it existed."""
         return self._store.run(topics.delete(self._handle))
 
     def group(

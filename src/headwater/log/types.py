@@ -248,20 +248,27 @@ class Retained(NamedTuple):
 
 
 MaxCount: TypeAlias = Annotated[
-    int | None, Param("Keep the newest N messages.", least=0, most=MAX_EXACT, metavar="N")
+    int | None,
+    Param("How many of the newest messages are kept.", least=0, most=MAX_EXACT, metavar="N"),
 ]
 MaxAgeMs: TypeAlias = Annotated[
     Duration | None,
-    Param("Keep messages for 7d, 12h, 30m, 45s, 500ms.", Shape.SPAN, 0, MAX_MS, metavar="SPAN"),
+    Param("For how long messages are kept.", Shape.SPAN, 0, MAX_MS, metavar="SPAN"),
 ]
 MaxBytes: TypeAlias = Annotated[
     int | None,
-    Param("Keep the newest 1000000, 500MB, 2GiB.", Shape.SIZE, 0, MAX_EXACT, metavar="SIZE"),
+    Param(
+        "How many bytes of the newest messages are kept.",
+        Shape.SIZE,
+        0,
+        MAX_EXACT,
+        metavar="SIZE",
+    ),
 ]
 MaxIdleMs: TypeAlias = Annotated[
     Duration | None,
     Param(
-        "Do not wait for groups and readers that were silent for longer.",
+        "Groups and readers that were silent for longer are not waited for.",
         Shape.SPAN,
         0,
         MAX_MS,
