@@ -285,9 +285,9 @@ def retain(topic: TopicHandle, policy: Retention, force: bool) -> Operation[Reta
 
 def delete(topic: TopicHandle) -> Operation[bool]:
     """Remove a topic with all its streams; returns whether it existed."""
-    if not (yield from reading.partitions_of(topic.name)):
-        return False
-    yield from in_all(topic, retention.delete)
+    # To open a topic creates it.
+    if (yield from reading.partitions_of(topic.name)):
+        yield from in_all(topic, retention.delete)
     topic.forget()
     existed = yield Call("hw_topic_delete", topic.key, repeatable=True)
     yield Call("hw_registry_remove", TOPICS, (topic.name,), repeatable=True)
