@@ -113,8 +113,9 @@ async def retain(call: PageCall) -> Action:
             f"needs {number(waited[0].offset)} next."
         )
     limits = {name: limit for name, limit in asdict(keep).items() if limit is not None}
+    typed = {name: _typed_limit(call, name.removesuffix("_ms")) for name in limits}
     done = action(
-        *(STREAM, "retain", (stream,), limits | ({"force": True} if force else {})),
+        *(STREAM, "retain", (stream,), limits | ({"force": True} if force else {}), typed),
         title=f"Set the retention of {stream}",
         bill=bill,
         back=f"{stream_link(stream)}/settings",
@@ -131,11 +132,15 @@ def _passing(passed: list[_Need]) -> str:
     return many if passed else "no group or reader still needs them"
 
 
+def _typed_limit(call: PageCall, name: str) -> str:
+    return call.query.get(name, "").replace(",", "").strip()
+
+
 def _policy(call: PageCall) -> Retention:
     """Return the limits of a form; raises InvalidInput."""
 
     def limit(name: str, read: Any) -> int | None:
-        text = call.query.get(name, "").replace(",", "").strip()
+        text = _typed_limit(call, name)
         return read(text) if text else None
 
     def count(text: str) -> int:
