@@ -6,7 +6,8 @@ import re
 
 from headwater.cli.derived import DOOR as COMMAND_LINE
 from headwater.cli.narrowing import every_command
-from headwater.doors.catalogue import DOORS, catalogue
+from headwater.doors.catalogue import catalogue
+from headwater.kernel.declaring import DOORS
 from headwater.serve.api.derived import DOOR as HTTP
 from headwater.serve.api.table import ROUTES
 from headwater.serve.resp.derived import DOOR as RESP

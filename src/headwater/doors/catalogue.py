@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 from headwater.errors import HeadwaterError, UnknownGroup, UnknownStream, UnknownTopic
-from headwater.kernel.declaring import ALL_DOORS, Param, Row, Shape, row_of
+from headwater.kernel.declaring import DOORS, Param, Row, Shape, row_of
 
 if TYPE_CHECKING:
     from headwater.store.call import Operation
@@ -163,7 +163,7 @@ def _signature(
 
     One that is written by hand in every door needs none, and may have types that doors cannot take.
     """
-    if {*row.override, *row.absent} >= {*ALL_DOORS}:
+    if {*row.override, *row.absent} >= {*DOORS}:
         return (), {}, None
     signature = inspect.signature(method, eval_str=True)
     found: list[Parameter] = []

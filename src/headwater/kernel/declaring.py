@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ROW: Final = "__operation__"
-ALL_DOORS: Final = ("command line", "HTTP", "RESP")
+DOORS: Final = ("command line", "HTTP", "RESP")
 
 
 class Scope(enum.IntEnum):

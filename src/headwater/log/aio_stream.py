@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, Literal, overload
 import pyarrow as pa
 
 from headwater.kernel.codecs import D
-from headwater.kernel.declaring import ALL_DOORS, Scope, operation
+from headwater.kernel.declaring import DOORS, Scope, operation
 from headwater.kernel.headers import GivenHeaders
 from headwater.kernel.inputs import Duration
 from headwater.log import inspecting, node, reading, retention, writing
@@ -61,7 +61,7 @@ class AsyncStream(Generic[D]):
     def __repr__(self) -> str:
         return f"AsyncStream({self.name!r})"
 
-    @operation(Scope.WRITE, "offset", override=ALL_DOORS)
+    @operation(Scope.WRITE, "offset", override=DOORS)
     async def write(
         self,
         tag: str,
@@ -177,7 +177,7 @@ class AsyncStream(Generic[D]):
         block_ms: Duration | float | None = None,
         with_info: Literal[True],
     ) -> WithInfo[Message[D] | None]: ...
-    @operation(Scope.READ, "messages", override=ALL_DOORS)
+    @operation(Scope.READ, "messages", override=DOORS)
     async def read(
         self,
         offset: int,
@@ -270,7 +270,7 @@ class AsyncStream(Generic[D]):
         found = await self._run(inspecting.search(self._handle, asked))
         return found._replace(messages=self._handle.decoded(found.messages))
 
-    @operation(Scope.READ, "state", override=ALL_DOORS)
+    @operation(Scope.READ, "state", override=DOORS)
     async def info(self) -> StreamInfo:
         """Return the state of the stream."""
         return await self._run(reading.info(self._handle))

@@ -97,7 +97,10 @@ class AsyncTopic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Placed:
-        """Append one message to the partition of its tag; see AsyncStream.write."""
+        """Append one message to the partition of its tag; returns both.
+
+        See AsyncStream.write.
+        """
         return await self._store.run(
             topics.write(
                 self._handle,

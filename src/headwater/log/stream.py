@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Literal, overload
 import pyarrow as pa
 
 from headwater.kernel.codecs import D
-from headwater.kernel.declaring import ALL_DOORS, Scope, operation
+from headwater.kernel.declaring import DOORS, Scope, operation
 from headwater.kernel.headers import GivenHeaders
 from headwater.kernel.inputs import Duration
 from headwater.log import inspecting, node, reading, retention, writing
@@ -62,7 +62,7 @@ class Stream(Generic[D]):
     def __repr__(self) -> str:
         return f"Stream({self.name!r})"
 
-    @operation(Scope.WRITE, "offset", override=ALL_DOORS)
+    @operation(Scope.WRITE, "offset", override=DOORS)
     def write(
         self,
         tag: str,
@@ -178,7 +178,7 @@ class Stream(Generic[D]):
         block_ms: Duration | float | None = None,
         with_info: Literal[True],
     ) -> WithInfo[Message[D] | None]: ...
-    @operation(Scope.READ, "messages", override=ALL_DOORS)
+    @operation(Scope.READ, "messages", override=DOORS)
     def read(
         self,
         offset: int,
@@ -269,7 +269,7 @@ class Stream(Generic[D]):
         found = self._run(inspecting.search(self._handle, asked))
         return found._replace(messages=self._handle.decoded(found.messages))
 
-    @operation(Scope.READ, "state", override=ALL_DOORS)
+    @operation(Scope.READ, "state", override=DOORS)
     def info(self) -> StreamInfo:
         """Return the state of the stream."""
         return self._run(reading.info(self._handle))

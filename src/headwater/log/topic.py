@@ -98,7 +98,10 @@ class Topic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Placed:
-        """Append one message to the partition of its tag; see Stream.write."""
+        """Append one message to the partition of its tag; returns both.
+
+        See Stream.write.
+        """
         return self._store.run(
             topics.write(
                 self._handle,
