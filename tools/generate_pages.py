@@ -47,6 +47,8 @@ def cli_page() -> str:
     text = (REFERENCE / "cli.md").read_text("utf-8")
     for kind in KINDS:
         for declaration in DECLARED.get(kind.name, ()):
+            if declaration.by_hand:
+                continue
             title = f"### headwater {kind.command} {declaration.name}\n"
             section = "\n".join([title, *cli_section(kind, declaration), "", ""])
             if title in text:
@@ -76,9 +78,11 @@ def cli_section(kind: Kind, declaration: Declaration) -> Iterator[str]:
         yield "|---|---|"
     for word in options:
         needed = "; required" if word.required else ""
-        default = "" if word.default is None else f"; default `{word.default}`"
+        plain = word.default is None or isinstance(word.default, bool)
+        default = "" if plain else f"; default `{word.default}`"
         said = word.help[:1].lower() + word.help[1:].rstrip(".")
-        yield f"| `--{word.called.replace('_', '-')}` | {said}{needed}{default} |"
+        names_of = "`, `".join(word.option.split("/"))
+        yield f"| `{names_of}` | {said}{needed}{default} |"
     if declaration.asks:
         yield "| `--yes`, `-y` | does not ask for confirmation |"
 

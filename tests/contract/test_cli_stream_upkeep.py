@@ -51,7 +51,7 @@ def test_eviction_is_up_to_an_offset_or_down_to_a_number(hw_stream: StreamComman
     stream.write_many([("tag", b"value")] * 30)
     assert hw_stream("evict", "10", "--yes").out == "evicted 10 messages; the first is now 11\n"
     answer = hw_stream("evict", "--keep", "5", "--yes", "--json")
-    assert answer.row == {"stream": stream.name, "evicted": 15, "first": 26}
+    assert answer.row == {"stream": stream.name, "evicted": 15}
     assert hw_stream("evict").code == 2
     assert hw_stream("evict", "3", "--keep", "5").code == 2
     assert hw_stream("evict", "--keep", "0").code == 2
@@ -104,10 +104,10 @@ def test_compaction_is_done_now_or_left_to_the_housekeeper(hw_stream: StreamComm
     stream.write_many([("a", b"1"), ("a", b"2"), ("b", b"3")])
     assert hw_stream("compact").out == "removed 1 message\n"
     assert hw_stream("compact", "--json").row == {"stream": stream.name, "removed": 0}
-    assert hw_stream("compact", "--auto").out == "the housekeeper compacts it\n"
+    assert hw_stream("auto-compact").out == "noted for `headwater keep`\n"
     assert stream.info().auto_compact
-    answer = hw_stream("compact", "--no-auto", "--json")
-    assert answer.row == {"stream": stream.name, "auto_compact": False}
+    answer = hw_stream("auto-compact", "--off", "--json")
+    assert answer.row == {"stream": stream.name, "set": True}
     assert not stream.info().auto_compact
 
 

@@ -43,6 +43,12 @@ WORDS |= {
     for command in COMMANDS.values()
     if command.keys and command.name not in WORDS
 }
+# Rights are looked at before arguments: any will do.
+WORDS |= {
+    command.name: [" ".join([command.name, "NAME", *["1"] * (abs(command.arity) - 2)])]
+    for command in COMMANDS.values()
+    if command.keys and command.name not in WORDS
+}
 NEEDED = {name: COMMANDS[name.split()[0].encode()].scope for name in WORDS} | {
     "TREAD GROUP": Scope.WRITE
 }

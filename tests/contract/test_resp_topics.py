@@ -206,3 +206,13 @@ def test_what_is_not_there_is_neither_removed_nor_made_by_a_change(ask: Any, nam
     with pytest.raises(redis.ResponseError, match=f"there is no .*{name}"):
         ask("CHSHARDS", name, 2)
     assert ask("CHSTATS", name) is None
+
+
+def test_a_topic_is_kept_in_bounds_and_removed(ask: Any, name: str) -> None:
+    assert ask("TPDEL", name) == 0
+    ask("TPCREATE", name, 2)
+    ask("TPWRITE", name, "ENTRIES", *("a", "1", "a", "2", "b", "3"))
+    assert ask("TPSEAL", name) == 3
+    assert ask("TPCOMPACT", name) == 1
+    assert ask("TPRETAIN", name, "MAXCOUNT", 0) == [2, 0, None]
+    assert [ask("TPDEL", name), ask("TPDEL", name)] == [1, 0]

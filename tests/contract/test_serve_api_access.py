@@ -149,8 +149,8 @@ def test_every_change_by_an_admin_is_in_the_audit(guarded: Guarded) -> None:
     lines = root.get(path, accept="application/x-ndjson").body.splitlines()
     notes = [note_of(line) for line in lines if name.encode() in line]
     assert [(note["outcome"], note["what"]) for note in notes] == [
-        ("begun", "evict_messages"),
-        ("done", "evict_messages"),
+        ("begun", "evict_stream"),
+        ("done", "evict_stream"),
         ("begun", "delete_stream"),
         ("done", "delete_stream"),
     ], "what was refused before it began changed nothing, and is not noted"

@@ -160,7 +160,7 @@ def test_a_reader_is_listed_and_forgotten_wherever_it_is_waited_for(shop: Shop, 
     client = shop.client
     for place, stream in enumerate((f"{name}-a", f"{name}-b"), 1):
         client.post(messages_of(stream), [{"value": "x"}] * 3)
-        client.ask("PUT", f"/v1/streams/{stream}/readers/r-{name}", {"next": place})
+        client.ask("PUT", f"/v1/streams/{stream}/readers/r-{name}", {"to": place})
     own = client.get(f"/v1/readers/r-{name}").body["readers"]
     assert [(one["stream"], one["next"], one["lag"]) for one in own] == [
         (f"{name}-a", 1, 3),

@@ -161,7 +161,7 @@ def test_a_long_poll_is_answered_by_the_next_write(
 def test_evicted_offsets_are_a_gap_and_the_first_is_found(client: ApiClient, name: str) -> None:
     client.post(messages_of(name), [{"value": str(n)} for n in range(1, 6)])
     evicted = client.post(f"/v1/streams/{name}/evict", {"up_to": 2}).body
-    assert evicted == {"stream": name, "evicted": 2, "first": 3}
+    assert evicted == {"stream": name, "evicted": 2}
     read = client.get(messages_of(name, "?from=1")).body
     assert read["gap"] == {"first": 1, "last": 2}
     assert client.get(messages_of(name, "?from=first")).body["gap"] is None
@@ -181,8 +181,8 @@ def test_a_stream_is_shown_listed_bounded_and_deleted(client: ApiClient, name: s
     listed = client.get(f"/v1/streams?prefix={name}").body
     assert [stream["name"] for stream in listed["streams"]] == [name]
     kept = client.ask("PUT", f"{path}/retention", {"max_count": 2}).body
-    assert (kept["max_count"], kept["evicted"]) == (2, 3)
-    reader = client.ask("PUT", f"{path}/readers/archive", {"next": 4}).body
+    assert kept == {"stream": name, "evicted": 3, "held": 0, "held_by": None}
+    reader = client.ask("PUT", f"{path}/readers/archive", {"to": 4}).body
     assert reader == {"stream": name, "reader": "archive", "next": 4}
     assert client.get(path).body["readers"] == {"archive": 4}
     assert client.ask("DELETE", f"{path}/readers/archive").body["streams"] == [name]
@@ -210,3 +210,20 @@ def test_a_name_with_a_slash_is_one_name(client: ApiClient, stores: Stores, name
         hw.topic(name, partitions=1).write("t", b"v")
     assert values(client.get(messages_of(f"{name}/0"))) == ["v"]
     assert client.get(f"/v1/streams/{name}/0/messages").status == 404
+
+
+def test_a_stream_is_compacted_sealed_and_asked_for_a_producer(
+    client: ApiClient, name: str
+) -> None:
+    path = f"/v1/streams/{name}"
+    sent = [{"tag": "a", "value": "x"}, {"tag": "a", "value": "y"}]
+    client.post(f"{messages_of(name)}?producer=p&sequence=7", sent)
+    newest = client.get(f"{path}/producers/p").body
+    assert newest == {"stream": name, "producer": "p", "sequence": 7}
+    assert client.get(f"{path}/producers/q").body["sequence"] is None
+    assert client.get(f"{path}/offset?time_ms=0").body == {"stream": name, "offset": 1}
+    assert client.post(f"{path}/seal", {}).body == {"stream": name, "sealed": 2}
+    assert client.post(f"{path}/compact", {}).body == {"stream": name, "removed": 1}
+    noted = client.ask("PUT", f"{path}/compaction", {"on": True}).body
+    assert noted == {"stream": name, "set": True}
+    assert client.get(path).body["auto_compact"]

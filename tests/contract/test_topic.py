@@ -280,3 +280,25 @@ def test_a_topic_and_a_stream_may_share_a_name(client: Headwater, name: str) -> 
     topic.write("a", b"2")
     assert client.stream(name).info().last == 1
     assert sum(info.last for info in topic.info()) == 1
+
+
+def test_a_topic_is_kept_in_bounds_in_every_partition(client: Headwater, name: str) -> None:
+    topic = client.topic(name, 3)
+    topic.write_many(entries(60, tags=12))
+    assert topic.retain(max_count=15).evicted == 60 - sum(p.length for p in topic.info())
+    assert {(facts.retention.max_count, facts.length <= 15) for facts in topic.info()} == {
+        (15, True)
+    }
+    left = sum(facts.length for facts in topic.info())
+    assert topic.seal() == left
+    assert topic.compact() == left - sum(facts.length for facts in topic.info()) > 0
+    topic.auto_compact()
+    assert all(facts.auto_compact for facts in topic.info())
+
+
+def test_a_topic_is_not_created_anew_to_be_deleted_again(client: Headwater, name: str) -> None:
+    topic = client.topic(name)
+    topic.write("a", b"1")
+    assert topic.delete()
+    assert not topic.delete()
+    assert name not in client.topics()

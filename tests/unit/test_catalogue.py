@@ -9,7 +9,8 @@ import typer
 
 from headwater.cli.derived import DOOR as COMMAND_LINE
 from headwater.cli.narrowing import every_command
-from headwater.doors.catalogue import DOORS, GROUP, QUEUE, TOPIC_GROUP, catalogue
+from headwater.doors.catalogue import GROUP, QUEUE, TOPIC_GROUP, catalogue
+from headwater.kernel.declaring import DOORS
 from headwater.serve.api.derived import DOOR as HTTP
 from headwater.serve.api.table import ROUTES
 from headwater.serve.resp.derived import DOOR as RESP

@@ -8,10 +8,10 @@ client; a command that runs finds its operation in the catalogue itself.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hints
 
 import typer
 
@@ -22,6 +22,7 @@ from headwater.kernel.declaring import Shape
 
 if TYPE_CHECKING:
     from headwater.doors.catalogue import Declared
+    from headwater.doors.replies import Counted
 
 DOOR: Final = "command line"
 # Opens an object that exists, by the URL of the store and the names of its address.
@@ -47,6 +48,10 @@ _STEPS: Final = (
     "An offset, first, last, a time like 2030-01-31T12:00:00Z, or -1000 or +1000: so many "
     "messages back or on from the present position."
 )
+_EXAMPLES: Final = {
+    Shape.SPAN.value: " As 7d, 12h, 30m, 45s or 500ms.",
+    Shape.SIZE.value: " As 1000000, 500MB or 2GiB.",
+}
 _EMPTY: Final = inspect.Parameter.empty
 
 
@@ -54,6 +59,7 @@ class Word(NamedTuple):
     """An argument or an option of a command; see Param and Parameter for what its fields mean."""
 
     called: str
+    option: str
     kind: str
     shape: str
     help: str
@@ -68,13 +74,17 @@ class Word(NamedTuple):
 
 
 class Declaration(NamedTuple):
-    """A command: its name, the operation it calls, its help, and whether it asks before."""
+    """A command: its name, the operation it calls, its help, and whether it asks before.
+
+    One that is written by hand may take the words of its operation; see ``taking``.
+    """
 
     name: str
     verb: str
     help: str
     asks: bool
     words: list[Word]
+    by_hand: bool = False
 
 
 def add_commands(app: typer.Typer, kind: Kind, opened: Opened) -> None:
@@ -82,6 +92,8 @@ def add_commands(app: typer.Typer, kind: Kind, opened: Opened) -> None:
     from headwater.cli.declared import DECLARED
 
     for declaration in DECLARED[kind.name]:
+        if declaration.by_hand:
+            continue
         steps = any(word.shape == Shape.POSITION.value for word in declaration.words)
         settings = options.TAKES_STEPS if steps else None
         run = _command(declaration, kind, opened)
@@ -94,11 +106,7 @@ def _command(declaration: Declaration, kind: Kind, opened: Opened) -> Callable[.
     def run(store: str | None, as_json: bool, yes: bool = False, **words: Any) -> None:
         operation = kind.operation(declaration.verb)
         names = [words.pop("name"), *(words.pop(key) for key in keys[1:])]
-        given = {
-            word.called: _value(word, words[word.called])
-            for word in declaration.words
-            if words[word.called] is not None or not word.optional
-        }
+        given = _given(declaration, words)
         with opening(operation, opened)(store, *names) as target:
             for called, value in given.items():
                 if isinstance(value, options.Steps):
@@ -107,7 +115,9 @@ def _command(declaration: Declaration, kind: Kind, opened: Opened) -> Callable[.
                 facts = dict(zip(keys, names, strict=True))
                 state = _Sums(state_of(kind, target))
                 confirm(operation.row.asks.format(info=state, **facts), yes)
-            answer(operation, names, operation.call(target, given), as_json)
+            value = operation.call(target, given)
+            names += [given[key] for key in operation.in_path]
+            answer(operation, names, value, as_json)
 
     parameters = [_parameter(word) for word in declaration.words]
     if declaration.asks:
@@ -125,6 +135,42 @@ def addressed(
     run.__annotations__ = {one.name: one.annotation for one in every}
     run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     return run
+
+
+def taking(kind: Kind, verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Have a command that is written by hand take the options of an operation, by keyword."""
+    from headwater.cli.declared import DECLARED
+
+    declaration = next(one for one in DECLARED[kind.name] if one.verb == verb)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(command, include_extras=True)
+        name, *own = (
+            _keyword(one.name, hints[one.name], one.default)
+            for one in inspect.signature(command).parameters.values()
+            if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        )
+
+        def run(**words: Any) -> None:
+            given = _given(declaration, words)
+            command(**{one.name: words[one.name] for one in (name, *own)}, **given)
+
+        parameters = [name, *map(_parameter, declaration.words), *own]
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _given(declaration: Declaration, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was typed for the words of an operation, as ``Declared.call`` takes it."""
+    return {
+        word.called: _value(word, words[word.called])
+        for word in declaration.words
+        if words[word.called] is not None or not word.optional
+    }
 
 
 def answer(operation: Declared, names: Sequence[str], value: Any, as_json: bool) -> None:
@@ -152,15 +198,20 @@ def state_of(kind: Kind, target: Any) -> Any:
 
 
 class _Sums:
-    """What is known of an object; of one with partitions, the sums."""
+    """What is known of an object, as numbers; of one with partitions, of all of them."""
 
     def __init__(self, info: Any) -> None:
         self._parts = info if isinstance(info, list) else [info]
 
-    def __getattr__(self, name: str) -> int:
-        return sum(
+    def __getattr__(self, name: str) -> Counted:
+        from headwater.doors.replies import Counted
+
+        facts = [
             part[name] if isinstance(part, dict) else getattr(part, name) for part in self._parts
-        )
+        ]
+        if all(isinstance(fact, int) for fact in facts):
+            return Counted(sum(facts))
+        return Counted(len(set().union(*facts)))
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
@@ -184,13 +235,16 @@ def _parameter(word: Word) -> inspect.Parameter:
     metavar = _METAVARS.get(word.shape, word.metavar or None)
     if word.shape == Shape.TEXTS.value:
         metavar = f"{metavar}..."
-    help = _STEPS if word.shape == Shape.POSITION.value else word.help
+    help = word.help + _EXAMPLES.get(word.shape, "")
+    if word.shape == Shape.POSITION.value:
+        help = _STEPS
     if word.variadic or (word.required and not word.keyword):
+        metavar = metavar or word.called.upper()
         note: Any = typer.Argument(metavar=metavar, help=help, show_default=False)
         return _keyword(word.called, Annotated[list[str] if word.variadic else kind, note], _EMPTY)
     bounds: dict[str, Any] = {"min": word.least, "max": word.most} if kind is int else {}
     note = typer.Option(
-        "--" + word.called.replace("_", "-"),
+        word.option,
         metavar=metavar,
         help=help,
         show_default=word.default is not None,
@@ -203,6 +257,10 @@ def _parameter(word: Word) -> inspect.Parameter:
 def _value(word: Word, typed: Any) -> Any:
     """Return what was typed as the operation takes it."""
     match Shape(word.shape):
+        case Shape.SPAN if typed is not None:
+            return options.duration_ms(typed, word.option)
+        case Shape.SIZE if typed is not None:
+            return options.size_bytes(typed, word.option)
         case Shape.OFFSETS:
             return options.offsets(typed)
         case Shape.OFFSETS_BY_PARTITION:

@@ -8,6 +8,7 @@ import typer
 
 from headwater import views
 from headwater.cli import completing, options, output
+from headwater.cli.derived import answer
 from headwater.cli.options import (
     AsJson,
     OnlyStream,
@@ -19,6 +20,7 @@ from headwater.cli.options import (
     known_stream,
     similar,
 )
+from headwater.doors.catalogue import STREAM
 from headwater.errors import InvalidInput, UnknownReader
 
 if TYPE_CHECKING:
@@ -93,8 +95,7 @@ def seek(
         _require(stream, reader)
         position = options.from_here(sought, stream.info().readers[reader])
         offset = stream.seek_reader(reader, position)
-    done = views.readers.ReaderSoughtView(stream=name, reader=reader, next=offset)
-    output.answer(done, f"{reader} needs {offset} next", as_json)
+    answer(STREAM.operation("seek_reader"), (name, reader), offset, as_json)
 
 
 @app.command()
@@ -105,8 +106,7 @@ def forget(
     with known_stream(store, name) as stream:
         _require(stream, reader)
         stream.forget_reader(reader)
-    done = views.readers.ReaderForgottenView(reader=reader, streams=[name])
-    output.answer(done, f"forgot {reader}", as_json)
+    answer(STREAM.operation("forget_reader"), (name, reader), None, as_json)
 
 
 @app.command()

@@ -19,15 +19,15 @@ from headwater.errors import (
     UnknownGroup,
     UnknownIck,
     UnknownQueue,
+    UnknownStream,
     UnknownTimedJob,
     UnknownTopic,
 )
-from headwater.kernel.declaring import Param, Row, row_of
+from headwater.kernel.declaring import DOORS, Param, Row, Shape, row_of
 
 if TYPE_CHECKING:
     from headwater.store.call import Operation
 
-DOORS: Final = ("command line", "HTTP", "RESP")
 _PLAIN: Final = Param("")
 
 
@@ -76,7 +76,7 @@ def _operations(kind: Kind, asyncio: bool) -> tuple[Declared, ...]:
     cls = getattr(import_module(name), f"Async{kind.cls}" if asyncio else kind.cls)
     bound = 1 + len(kind.keys) if kind.collection else 1
     return tuple(
-        Declared(kind, verb, row, method, *_signature(method, bound))
+        Declared(kind, verb, row, method, *_signature(method, row, bound))
         for verb, method in vars(cls).items()
         if (row := row_of(method)) is not None
     )
@@ -101,6 +101,12 @@ class Parameter(NamedTuple):
         return self.says.called or self.name
 
     @property
+    def option(self) -> str:
+        """Its option of a command; a span of time has its unit in its value."""
+        name = self.called.removesuffix("_ms") if self.says.shape is Shape.SPAN else self.called
+        return f"--{name.replace('_', '-')}"
+
+    @property
     def required(self) -> bool:
         """Whether it must be given."""
         return self.default is MISSING
@@ -122,6 +128,17 @@ class Declared:
     def id(self) -> str:
         """Its name among all operations."""
         return f"{self.verb}_{self.kind.name}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names in its path: those of the object's address, and parameters."""
+        return self.kind.keys + self.in_path
+
+    @property
+    def in_path(self) -> tuple[str, ...]:
+        """The parameters that its path names."""
+        parts = self.row.http.partition(" ")[2].split("/")
+        return tuple(part[1:-1] for part in parts if part.startswith("{"))
 
     @property
     def summary(self) -> str:
@@ -159,12 +176,15 @@ class Declared:
 
 
 def _signature(
-    method: Callable[..., Any], bound: int
+    method: Callable[..., Any], row: Row, bound: int
 ) -> tuple[tuple[Parameter, ...], dict[str, type], Any]:
     """Return the parameters of a method, the records among them, and what it returns.
 
-    Its first parameters are ``bound``: the object itself, and in a collection the address.
+    Its first parameters are ``bound``: the object itself, and in a collection the address. One that
+    is written by hand in every door needs none, and may have types that doors cannot take.
     """
+    if {*row.override, *row.absent} >= {*DOORS}:
+        return (), {}, None
     signature = inspect.signature(method, eval_str=True)
     found: list[Parameter] = []
     records: dict[str, type] = {}
@@ -302,7 +322,28 @@ TIMED_JOB: Final = Kind(
     UnknownTimedJob,
     collection=True,
 )
-KINDS: Final = (GROUP, TOPIC_GROUP, QUEUE, ICK, CHANNEL, TIMED_JOB)
+STREAM: Final = Kind(
+    "stream",
+    "/v1/streams/{stream}",
+    "stream",
+    "T",
+    "headwater.log.stream",
+    "Stream",
+    lambda hw, stream: hw.stream(stream),
+    UnknownStream,
+)
+TOPIC: Final = Kind(
+    "topic",
+    "/v1/topics/{topic}",
+    "topic",
+    "TP",
+    "headwater.log.topic",
+    "Topic",
+    lambda hw, topic: hw.topic(topic),
+    UnknownTopic,
+    _topic_exists,
+)
+KINDS: Final = (GROUP, TOPIC_GROUP, STREAM, TOPIC, QUEUE, ICK, CHANNEL, TIMED_JOB)
 
 
 @cache

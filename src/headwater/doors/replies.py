@@ -1,8 +1,9 @@
 """What an operation answers: a record for programs, and a sentence for people.
 
 A number, a flag or a mapping is answered under the name that its row gives it, behind the address
-of the object: ``{"stream": "rides", "group": "mail", "acked": 2}``. A record of the library is
-answered field by field; where nothing is returned, the address is the answer.
+of the object: ``{"stream": "rides", "group": "mail", "acked": 2}``. What returns nothing is
+answered by true under that name, or by the address alone. A record of the library is answered field
+by field.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from headwater.views.record import View, copied, mirror
 def reply_type(operation: Declared) -> type[View]:
     """Return the type of what an operation answers."""
     name = f"{_camel(operation.kind.name)}{_camel(operation.verb)}View"
-    address = dict.fromkeys(operation.kind.keys, str)
+    address = dict.fromkeys(operation.keys, str)
     if operation.row.result or operation.returns is None:
         fields: list[Any] = [*address.items()]
         if operation.row.result:
-            fields.append((operation.row.result, operation.returns))
+            kind = bool if operation.returns is None else operation.returns
+            fields.append((operation.row.result, kind))
         said = {"__doc__": f"What ``{operation.verb}`` answers. {operation.summary}"}
         made = msgspec.defstruct(
             name, fields, bases=(View,), namespace=said, frozen=True, kw_only=True
@@ -40,8 +42,9 @@ def reply(operation: Declared, names: Sequence[str], value: Any) -> View:
     if operation.row.must and not value:
         raise operation.kind.unknown(*names)
     made = reply_type(operation)
-    address = dict(zip(operation.kind.keys, names, strict=True))
+    address = dict(zip(operation.keys, names, strict=True))
     if operation.row.result:
+        value = True if operation.returns is None else value
         return made(**address, **{operation.row.result: value})
     if operation.returns is None:
         return made(**address)
@@ -51,13 +54,13 @@ def reply(operation: Declared, names: Sequence[str], value: Any) -> View:
 def sentence(operation: Declared, names: Sequence[str], value: Any) -> str:
     """Return what an operation did, as a sentence."""
     row = operation.row
-    facts: dict[str, Any] = dict(zip(operation.kind.keys, names, strict=True))
+    facts: dict[str, Any] = dict(zip(operation.keys, names, strict=True))
     if row.result:
         facts[row.result] = shown(value)
     elif operation.returns is not None:
         facts["record"] = value
         facts |= {name: shown(getattr(value, name)) for name in _fields(operation.returns)}
-    return (row.says if value or not row.says_not else row.says_not).format(**facts)
+    return (row.says_not if row.says_not and not value else row.says).format(**facts)
 
 
 def _fields(kind: Any) -> Sequence[str]:

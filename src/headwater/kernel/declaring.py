@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ROW: Final = "__operation__"
+DOORS: Final = ("command line", "HTTP", "RESP")
 
 
 class Scope(enum.IntEnum):
@@ -41,6 +42,8 @@ class Shape(enum.Enum):
     TEXTS = "texts"
     MEMBERS = "members"
     SCORES = "scores"
+    SPAN = "span of time"
+    SIZE = "size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ class Param:
     """What doors say of a parameter and accept for it, beside its name and type.
 
     ``called`` is its name in doors, if that is another one. ``metavar`` stands for it in the help
-    of a command, ``word`` before it in a command of RESP.
+    of a command, ``word`` before it in a command of RESP. The word of a flag that is on by default
+    turns it off, in the command line, too.
     """
 
     help: str
@@ -66,13 +70,13 @@ class Row:
 
     ``result`` is the name of what the method returns; a record of several fields has none.
     ``says`` is the sentence for people, and ``says_not`` the one for a result that is false.
-    ``http`` is the method and the last part of the path, ``command`` the name in the command line,
-    ``resp`` the name in RESP; each is made by rule where it is not given. ``asks`` is the question
-    before the command line does it; it may name fields of ``info()``. ``known`` operations are
-    refused for an object that does not exist, although the library would create it; the command
-    line refuses all that do not say that they may be the first, by ``creates``. A ``must`` that
-    returns False is refused, too. ``absent`` gives the reason why a door does not have it, and
-    ``override`` names the doors in which it is written by hand.
+    ``http`` is the method and the end of the path, which may name parameters; ``command`` is the
+    name in the command line, ``resp`` the name in RESP; each is made by rule where it is not given.
+    ``asks`` is the question before the command line does it; it may name fields of ``info()``.
+    ``known`` operations are refused for an object that does not exist, although the library would
+    create it; the command line refuses all that do not say that they may be the first, by
+    ``creates``. A ``must`` that returns False is refused, too. ``absent`` gives the reason why a
+    door does not have it, and ``override`` names the doors in which it is written by hand.
     """
 
     scope: Scope

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 import pyarrow as pa
@@ -11,18 +12,32 @@ from headwater.kernel.codecs import D
 from headwater.kernel.declaring import across
 from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.headers import GivenHeaders
-from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
-from headwater.log import grouping, node, topics
+from headwater.kernel.inputs import (
+    DEADLINE,
+    AckMs,
+    DelayMs,
+    Duration,
+    Limits,
+    check_ms,
+    deadline,
+)
+from headwater.log import dead_letters, grouping, node, reading, retention, settling, topics
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.handles import Entry, batch_of_entries
 from headwater.log.keys import MAX_LETTERS, MAX_READ, check_count
+from headwater.log.retention import Compacting, Force, MarkerMs
 from headwater.log.settling import GivenInTopic, LettersInTopic
 from headwater.log.topics import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
+    MaxAgeMs,
+    MaxBytes,
+    MaxCount,
+    MaxIdleMs,
     Placed,
     Redriven,
+    Retained,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
@@ -34,6 +49,9 @@ if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
     from headwater.workers.aio_worker import AsyncTopicHandler, AsyncWorker
     from headwater.workers.sources import GroupWorkerOptions
+
+
+_DELETE = "Delete {topic} with {info.length:message} and {info.groups:group}?"
 
 
 class AsyncTopic(Generic[D]):
@@ -68,6 +86,7 @@ class AsyncTopic(Generic[D]):
         check_count(place, "partition", len(streams) - 1)
         return AsyncStream(self._store, streams[place], self._member)
 
+    @across(AsyncStream.write, result="written")
     async def write(
         self,
         tag: str,
@@ -78,7 +97,10 @@ class AsyncTopic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Placed:
-        """Append one message to the partition of its tag; see AsyncStream.write."""
+        """Append one message to the partition of its tag; returns both.
+
+        See AsyncStream.write.
+        """
         return await self._store.run(
             topics.write(
                 self._handle,
@@ -131,12 +153,56 @@ class AsyncTopic(Generic[D]):
             async for batch in stream.scan(headers=headers):
                 yield topics.with_partition(batch, place)
 
+    @across(AsyncStream.info)
     async def info(self) -> list[StreamInfo]:
         """Return the state of each partition."""
-        return await self._store.run(topics.info(self._handle))
+        return await self._store.run(topics.infos(self._handle, reading.info))
 
+    @across(AsyncStream.retain)
+    async def retain(
+        self,
+        *,
+        max_count: MaxCount = None,
+        max_age_ms: MaxAgeMs = None,
+        max_bytes: MaxBytes = None,
+        max_idle_ms: MaxIdleMs = None,
+        force: Force = False,
+    ) -> Retained:
+        """Set how much is kept of each partition, and evict what is beyond it now.
+
+        Each limit holds for every partition by itself; see AsyncStream.retain. Returns sums, and
+        who holds up the most.
+        """
+        policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
+        return await self._store.run(topics.retain(self._handle, policy, force))
+
+    @across(AsyncStream.compact)
+    async def compact(self, *, marker_ms: MarkerMs = retention.MARKER_MS) -> int:
+        """Remove all but the last message of each tag, read by groups or not; returns how many."""
+        act = partial(retention.compact, marker_ms=marker_ms)
+        return sum((await self._store.run(topics.in_all(self._handle, act))).values())
+
+    @across(AsyncStream.auto_compact)
+    async def auto_compact(
+        self, on: Compacting = True, *, marker_ms: MarkerMs = retention.MARKER_MS
+    ) -> None:
+        """Ask ``headwater keep`` to compact all partitions from now on, or no longer."""
+        await self._store.run(
+            topics.in_all(
+                self._handle, lambda stream: retention.auto_compact(stream.key, on, marker_ms)
+            )
+        )
+
+    @across(AsyncStream.seal)
+    async def seal(self) -> int:
+        """Pack everything written so far as small as possible; returns how many were sealed."""
+        return sum(
+            (await self._store.run(topics.in_all(self._handle, retention.seal_all))).values()
+        )
+
+    @across(AsyncStream.delete, resp="TPDEL", says="deleted {topic}", asks=_DELETE)
     async def delete(self) -> bool:
-        """Remove the topic with all its streams; returns whether it existed."""
+        """Remove the topic and all its streams for good; returns whether it existed."""
         return await self._store.run(topics.delete(self._handle))
 
     def group(
@@ -229,17 +295,19 @@ class AsyncTopicGroup(Generic[D]):
         They are given as such, as (partition, offset) pairs, as {partition: offsets}, or as
         iterables of those; offsets are what AsyncGroup.ack takes.
         """
-        return await self._run(topics.ack(self._handle, messages))
+        return await self._run(topics.settle(self._handle, messages, settling.ack))
 
     @across(AsyncGroup.nack)
     async def nack(self, *messages: GivenInTopic, delay_ms: DelayMs = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        return await self._run(topics.nack(self._handle, messages, delay_ms))
+        act = partial(settling.nack, delay_ms=check_ms(delay_ms, "delay_ms"))
+        return await self._run(topics.settle(self._handle, messages, act))
 
     @across(AsyncGroup.extend)
     async def extend(self, *messages: GivenInTopic, ack_ms: AckMs) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
-        return await self._run(topics.extend(self._handle, messages, ack_ms))
+        act = partial(settling.extend, retry_ms=check_ms(ack_ms, DEADLINE, 1))
+        return await self._run(topics.settle(self._handle, messages, act))
 
     @across(AsyncGroup.seek, override=("command line",))
     async def seek(self, position: TopicPosition) -> dict[int, int]:
@@ -256,16 +324,20 @@ class AsyncTopicGroup(Generic[D]):
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
-        return await self._run(topics.pause(self._handle, True))
+        return await self._pause(True)
 
     @across(AsyncGroup.resume)
     async def resume(self) -> bool:
         """Deliver messages again in every partition; returns whether the group was paused."""
-        return await self._run(topics.pause(self._handle, False))
+        return await self._pause(False)
+
+    async def _pause(self, on: bool) -> bool:
+        act = partial(grouping.pause, on=on)
+        return any((await self._run(topics.in_all(self._handle, act))).values())
 
     async def info(self) -> list[GroupInfo]:
         """Return the state of the group in each partition."""
-        return await self._run(topics.group_info(self._handle))
+        return await self._run(topics.infos(self._handle, grouping.info))
 
     async def dead(
         self,
@@ -316,7 +388,7 @@ class AsyncTopicGroup(Generic[D]):
     @across(AsyncGroup.release)
     async def release(self, *messages: GivenInTopic) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
-        return await self._run(topics.release(self._handle, messages))
+        return await self._run(topics.settle(self._handle, messages, dead_letters.release))
 
     @across(AsyncGroup.bury)
     async def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:

@@ -14,7 +14,7 @@ from headwater.errors import HeadwaterError, InvalidInput, LostFuture, UnknownGr
 from headwater.kernel.codecs import Coder
 from headwater.kernel.declaring import Param, Shape
 from headwater.kernel.headers import Carried, GivenHeaders, encode_headers
-from headwater.kernel.inputs import refuse_own_name
+from headwater.kernel.inputs import MAX_EXACT, refuse_own_name
 from headwater.log import node
 from headwater.log.keys import (
     MAX_OFFSET,
@@ -218,6 +218,11 @@ Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"
 Position: TypeAlias = Annotated[
     Start, Param("An offset, first or last.", Shape.POSITION, called="to")
 ]
+TimeMs: TypeAlias = Annotated[
+    int | dt.datetime, Param("Milliseconds since 1970.", Shape.MS, 0, MAX_EXACT)
+]
+ReaderName: TypeAlias = Annotated[str, Param("Name of the reader.")]
+ProducerName: TypeAlias = Annotated[str, Param("Name of the producer.")]
 
 
 class StreamHandle:

@@ -6,13 +6,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from headwater.errors import InvalidInput, UnknownGroup, fault_of_one
 from headwater.kernel import arrow_compute as pc
-from headwater.kernel.inputs import Duration, whole_ms
+from headwater.kernel.declaring import Param, Shape
+from headwater.kernel.inputs import MAX_EXACT, MAX_MS, Duration, whole_ms
 from headwater.log import dead_letters, node, reading, writing
 from headwater.log.handles import GroupHandle, Start, StreamHandle, check_start
 from headwater.log.keys import (
@@ -57,6 +58,35 @@ from headwater.store.faults import Refusal
 
 
 MARKER_MS = 24 * 3600 * 1000
+
+EvictUpTo: TypeAlias = Annotated[
+    int,
+    Param(
+        "The last offset to evict; -n evicts all but the newest n.",
+        least=-MAX_EXACT,
+        most=MAX_EXACT,
+        called="up_to",
+    ),
+]
+PastReaders: TypeAlias = Annotated[
+    bool,
+    Param("Whether to evict also what groups and registered readers still need.", word="WAIT"),
+]
+Force: TypeAlias = Annotated[bool, Param("Evict even what groups and readers still need.")]
+MarkerMs: TypeAlias = Annotated[
+    Duration,
+    Param(
+        "Milliseconds after which marks of deleted tags may be removed.",
+        Shape.MS,
+        0,
+        MAX_MS,
+        word="MARKER",
+    ),
+]
+Compacting: TypeAlias = Annotated[
+    bool, Param("Whether housekeepers compact from now on.", word="OFF")
+]
+
 # How many nodes one call lists, and how many one call replaces at most.
 _PAGE = 64
 _MOST_NODES = 1024

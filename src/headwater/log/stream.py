@@ -3,20 +3,35 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, Literal, overload
 
 import pyarrow as pa
 
 from headwater.kernel.codecs import D
+from headwater.kernel.declaring import DOORS, Scope, operation
 from headwater.kernel.headers import GivenHeaders
 from headwater.kernel.inputs import Duration
 from headwater.log import inspecting, node, reading, retention, writing
 from headwater.log.group import Group
-from headwater.log.handles import Entry, GroupHandle, GroupOptions, Start, StreamHandle
+from headwater.log.handles import (
+    Entry,
+    GroupHandle,
+    GroupOptions,
+    Position,
+    ProducerName,
+    ReaderName,
+    Start,
+    StreamHandle,
+    TimeMs,
+)
 from headwater.log.node import with_maps
+from headwater.log.retention import Compacting, EvictUpTo, Force, MarkerMs, PastReaders
 from headwater.log.types import (
+    MaxAgeMs,
+    MaxBytes,
+    MaxCount,
+    MaxIdleMs,
     Message,
     Passage,
     Published,
@@ -47,6 +62,7 @@ class Stream(Generic[D]):
     def __repr__(self) -> str:
         return f"Stream({self.name!r})"
 
+    @operation(Scope.WRITE, "offset", override=DOORS)
     def write(
         self,
         tag: str,
@@ -162,6 +178,7 @@ class Stream(Generic[D]):
         block_ms: Duration | float | None = None,
         with_info: Literal[True],
     ) -> WithInfo[Message[D] | None]: ...
+    @operation(Scope.READ, "messages", override=DOORS)
     def read(
         self,
         offset: int,
@@ -217,6 +234,15 @@ class Stream(Generic[D]):
             for batch in batches:
                 yield with_maps(batch) if headers else batch
 
+    @operation(
+        Scope.READ,
+        "found",
+        override=("command line", "HTTP"),
+        absent={
+            "RESP": "its answer is a page with places to continue from, which clients expect "
+            "of HTTP"
+        },
+    )
     def search(
         self,
         *,
@@ -243,23 +269,38 @@ class Stream(Generic[D]):
         found = self._run(inspecting.search(self._handle, asked))
         return found._replace(messages=self._handle.decoded(found.messages))
 
+    @operation(Scope.READ, "state", override=DOORS)
     def info(self) -> StreamInfo:
         """Return the state of the stream."""
         return self._run(reading.info(self._handle))
 
-    def offset_at(self, time_ms: int | dt.datetime) -> int:
+    @operation(Scope.READ, "offset", http="GET offset", says="{offset}")
+    def offset_at(self, time_ms: TimeMs) -> int:
         """Return the offset of the first message at or after a time; last + 1 without one."""
         return self._run(reading.offset_at(self._handle, time_ms))
 
-    def newest_sequence(self, producer: str) -> int | None:
-        """Return the newest sequence of a producer that is remembered; None when there is none.
+    @operation(
+        Scope.READ,
+        "sequence",
+        http="GET producers/{producer}",
+        says="{sequence}",
+        says_not="nothing is remembered of it",
+    )
+    def newest_sequence(self, producer: ProducerName) -> int | None:
+        """Return the newest sequence of a producer that is remembered, if there is one.
 
         A producer that starts again continues from there.
         """
         return self._run(reading.newest_sequence(self._handle.key, producer))
 
-    def evict(self, n: int, *, past_readers: bool = True) -> int:
-        """Evict all messages up to offset ``n``, or, for -n, all but the newest n.
+    @operation(
+        Scope.ADMIN,
+        "evicted",
+        asks="Evict all messages {which} from {stream}, also what groups have not read?",
+        override=("command line",),
+    )
+    def evict(self, n: EvictUpTo, *, past_readers: PastReaders = True) -> int:
+        """Evict all messages up to an offset, or, for -n, all but the newest n.
 
         Returns how many. Where compaction left holes, a few more than n may stay, never fewer.
         Readers that still needed the messages are not waited for; each gets its gap reported.
@@ -267,14 +308,15 @@ class Stream(Generic[D]):
         """
         return self._run(retention.evict(self._handle, n, past_readers))
 
+    @operation(Scope.ADMIN, http="PUT retention", override=("command line",))
     def retain(
         self,
         *,
-        max_count: int | None = None,
-        max_age_ms: Duration | None = None,
-        max_bytes: int | None = None,
-        max_idle_ms: Duration | None = None,
-        force: bool = False,
+        max_count: MaxCount = None,
+        max_age_ms: MaxAgeMs = None,
+        max_bytes: MaxBytes = None,
+        max_idle_ms: MaxIdleMs = None,
+        force: Force = False,
     ) -> Retained:
         """Set how much is kept, and evict what is beyond it now.
 
@@ -286,39 +328,75 @@ class Stream(Generic[D]):
         policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
         return self._run(retention.retain(self._handle.key, policy, force))
 
-    def compact(self, *, marker_ms: Duration = retention.MARKER_MS) -> int:
-        """Keep the last message of every tag; returns how many messages were removed.
+    @operation(Scope.ADMIN, "removed", says="removed {removed:message}")
+    def compact(self, *, marker_ms: MarkerMs = retention.MARKER_MS) -> int:
+        """Remove all but the last message of each tag, read by groups or not; returns how many.
 
         Offsets stay. An empty value marks a tag as deleted; the mark is removed once it is older
         than ``marker_ms`` and every registered reader is past it.
         """
         return self._run(retention.compact(self._handle, marker_ms))
 
-    def auto_compact(self, on: bool = True, *, marker_ms: Duration = retention.MARKER_MS) -> None:
+    @operation(
+        Scope.ADMIN,
+        "set",
+        http="PUT compaction",
+        says="noted for `headwater keep`",
+    )
+    def auto_compact(
+        self, on: Compacting = True, *, marker_ms: MarkerMs = retention.MARKER_MS
+    ) -> None:
         """Ask ``headwater keep`` to compact from now on, or no longer.
 
         It does so when at least half of the messages are newer than the last compaction.
         """
         self._run(retention.auto_compact(self._handle.key, on, marker_ms))
 
+    @operation(Scope.ADMIN, "sealed", says="sealed {sealed:message}")
     def seal(self) -> int:
-        """Pack everything written so far as small as possible; returns how many left the tail."""
+        """Pack everything written so far as small as possible; returns how many were sealed."""
         return self._run(retention.seal_all(self._handle))
 
     def register_reader(self, reader: str, offset: int) -> None:
         """Make retention wait for a reader outside the log, which needs ``offset`` next."""
         self._run(retention.set_reader(self._handle.key, reader, offset))
 
-    def seek_reader(self, reader: str, position: Start) -> int:
-        """Set which offset a reader outside the log needs next; returns it. See Group.seek."""
+    @operation(
+        Scope.WRITE,
+        "next",
+        http="PUT readers/{reader}",
+        says="{reader} needs {next} next",
+        override=("command line",),
+    )
+    def seek_reader(self, reader: ReaderName, position: Position) -> int:
+        """Set which offset a reader outside the log needs next, and return it.
+
+        Retention keeps everything from there on. A reader that is new is registered.
+        """
         return self._run(retention.seek_reader(self._handle, reader, position))
 
-    def forget_reader(self, reader: str) -> None:
+    @operation(
+        Scope.WRITE,
+        "forgotten",
+        http="DELETE readers/{reader}",
+        says="forgot {reader}",
+        override=("command line",),
+    )
+    def forget_reader(self, reader: ReaderName) -> None:
         """Make retention wait no longer for a reader."""
         self._run(retention.set_reader(self._handle.key, reader, None))
 
+    @operation(
+        Scope.ADMIN,
+        "deleted",
+        http="DELETE ",
+        resp="TDEL",
+        says="deleted {stream}",
+        asks="Delete {stream} with {info.length:message} and {info.groups:group}?",
+        must=True,
+    )
     def delete(self) -> bool:
-        """Remove the stream with its groups and readers; returns whether it existed."""
+        """Remove the stream, its groups and its readers for good; returns whether it existed."""
         return self._run(retention.delete(self._handle))
 
     def group(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 import pyarrow as pa
@@ -12,18 +13,32 @@ from headwater.kernel.codecs import D
 from headwater.kernel.declaring import across
 from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.headers import GivenHeaders
-from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
-from headwater.log import grouping, node, topics
+from headwater.kernel.inputs import (
+    DEADLINE,
+    AckMs,
+    DelayMs,
+    Duration,
+    Limits,
+    check_ms,
+    deadline,
+)
+from headwater.log import dead_letters, grouping, node, reading, retention, settling, topics
 from headwater.log.group import Group
 from headwater.log.handles import Entry, batch_of_entries
 from headwater.log.keys import MAX_LETTERS, MAX_READ, check_count
+from headwater.log.retention import Compacting, Force, MarkerMs
 from headwater.log.settling import GivenInTopic, LettersInTopic
 from headwater.log.stream import Stream
 from headwater.log.topics import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
+    MaxAgeMs,
+    MaxBytes,
+    MaxCount,
+    MaxIdleMs,
     Placed,
     Redriven,
+    Retained,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
@@ -35,6 +50,9 @@ if TYPE_CHECKING:
     from headwater.store.store import Store
     from headwater.workers.sources import GroupWorkerOptions
     from headwater.workers.worker import TopicHandler, Worker
+
+
+_DELETE = "Delete {topic} with {info.length:message} and {info.groups:group}?"
 
 
 class Topic(Generic[D]):
@@ -69,6 +87,7 @@ class Topic(Generic[D]):
         check_count(place, "partition", len(streams) - 1)
         return Stream(self._store, streams[place], self._member)
 
+    @across(Stream.write, result="written")
     def write(
         self,
         tag: str,
@@ -79,7 +98,10 @@ class Topic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Placed:
-        """Append one message to the partition of its tag; see Stream.write."""
+        """Append one message to the partition of its tag; returns both.
+
+        See Stream.write.
+        """
         return self._store.run(
             topics.write(
                 self._handle,
@@ -128,12 +150,54 @@ class Topic(Generic[D]):
             for batch in stream.scan(headers=headers):
                 yield topics.with_partition(batch, place)
 
+    @across(Stream.info)
     def info(self) -> list[StreamInfo]:
         """Return the state of each partition."""
-        return self._store.run(topics.info(self._handle))
+        return self._store.run(topics.infos(self._handle, reading.info))
 
+    @across(Stream.retain)
+    def retain(
+        self,
+        *,
+        max_count: MaxCount = None,
+        max_age_ms: MaxAgeMs = None,
+        max_bytes: MaxBytes = None,
+        max_idle_ms: MaxIdleMs = None,
+        force: Force = False,
+    ) -> Retained:
+        """Set how much is kept of each partition, and evict what is beyond it now.
+
+        Each limit holds for every partition by itself; see Stream.retain. Returns sums, and
+        who holds up the most.
+        """
+        policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
+        return self._store.run(topics.retain(self._handle, policy, force))
+
+    @across(Stream.compact)
+    def compact(self, *, marker_ms: MarkerMs = retention.MARKER_MS) -> int:
+        """Remove all but the last message of each tag, read by groups or not; returns how many."""
+        act = partial(retention.compact, marker_ms=marker_ms)
+        return sum(self._store.run(topics.in_all(self._handle, act)).values())
+
+    @across(Stream.auto_compact)
+    def auto_compact(
+        self, on: Compacting = True, *, marker_ms: MarkerMs = retention.MARKER_MS
+    ) -> None:
+        """Ask ``headwater keep`` to compact all partitions from now on, or no longer."""
+        self._store.run(
+            topics.in_all(
+                self._handle, lambda stream: retention.auto_compact(stream.key, on, marker_ms)
+            )
+        )
+
+    @across(Stream.seal)
+    def seal(self) -> int:
+        """Pack everything written so far as small as possible; returns how many were sealed."""
+        return sum(self._store.run(topics.in_all(self._handle, retention.seal_all)).values())
+
+    @across(Stream.delete, resp="TPDEL", says="deleted {topic}", asks=_DELETE)
     def delete(self) -> bool:
-        """Remove the topic with all its streams; returns whether it existed."""
+        """Remove the topic and all its streams for good; returns whether it existed."""
         return self._store.run(topics.delete(self._handle))
 
     def group(
@@ -226,17 +290,19 @@ class TopicGroup(Generic[D]):
         They are given as such, as (partition, offset) pairs, as {partition: offsets}, or as
         iterables of those; offsets are what Group.ack takes.
         """
-        return self._run(topics.ack(self._handle, messages))
+        return self._run(topics.settle(self._handle, messages, settling.ack))
 
     @across(Group.nack)
     def nack(self, *messages: GivenInTopic, delay_ms: DelayMs = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        return self._run(topics.nack(self._handle, messages, delay_ms))
+        act = partial(settling.nack, delay_ms=check_ms(delay_ms, "delay_ms"))
+        return self._run(topics.settle(self._handle, messages, act))
 
     @across(Group.extend)
     def extend(self, *messages: GivenInTopic, ack_ms: AckMs) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
-        return self._run(topics.extend(self._handle, messages, ack_ms))
+        act = partial(settling.extend, retry_ms=check_ms(ack_ms, DEADLINE, 1))
+        return self._run(topics.settle(self._handle, messages, act))
 
     @across(Group.seek, override=("command line",))
     def seek(self, position: TopicPosition) -> dict[int, int]:
@@ -253,16 +319,20 @@ class TopicGroup(Generic[D]):
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
-        return self._run(topics.pause(self._handle, True))
+        return self._pause(True)
 
     @across(Group.resume)
     def resume(self) -> bool:
         """Deliver messages again in every partition; returns whether the group was paused."""
-        return self._run(topics.pause(self._handle, False))
+        return self._pause(False)
+
+    def _pause(self, on: bool) -> bool:
+        act = partial(grouping.pause, on=on)
+        return any(self._run(topics.in_all(self._handle, act)).values())
 
     def info(self) -> list[GroupInfo]:
         """Return the state of the group in each partition."""
-        return self._run(topics.group_info(self._handle))
+        return self._run(topics.infos(self._handle, grouping.info))
 
     def dead(
         self,
@@ -309,7 +379,7 @@ class TopicGroup(Generic[D]):
     @across(Group.release)
     def release(self, *messages: GivenInTopic) -> int:
         """Return messages untried: they are redelivered at once; the attempt does not count."""
-        return self._run(topics.release(self._handle, messages))
+        return self._run(topics.settle(self._handle, messages, dead_letters.release))
 
     @across(Group.bury)
     def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:

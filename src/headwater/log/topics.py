@@ -22,8 +22,8 @@ from headwater.kernel.codecs import Coder
 from headwater.kernel.declaring import Param, Shape
 from headwater.kernel.failures import Failure, LetterFilter
 from headwater.kernel.headers import GivenHeaders, bytes_of, check_max_bytes, first_of
-from headwater.kernel.inputs import DEADLINE, Duration, refuse_own_name
-from headwater.log import dead_letters, grouping, node, reading, retention, settling, writing
+from headwater.kernel.inputs import Duration, refuse_own_name
+from headwater.log import dead_letters, grouping, node, reading, retention, writing
 from headwater.log.dead_letters import GroupLetters, offset_of
 from headwater.log.grouping import Terms
 from headwater.log.handles import (
@@ -42,7 +42,6 @@ from headwater.log.keys import (
     TOPICS,
     check_block,
     check_count,
-    check_ms,
     check_name,
     tail_key,
     topic_key,
@@ -58,12 +57,12 @@ from headwater.log.settling import (
 )
 from headwater.log.types import (
     DecodedTopicMessage,
-    GroupInfo,
     HeadedTopicMessage,
     Message,
     Placed,
     Redriven,
-    StreamInfo,
+    Retained,
+    Retention,
     TopicDeadLetter,
     TopicMessage,
     TopicWithInfo,
@@ -187,6 +186,13 @@ def in_each(
     return done
 
 
+def in_all(
+    target: TopicHandle | TopicGroupHandle, act: Callable[[Any], Operation[R]]
+) -> Operation[dict[int, R]]:
+    """Do to the stream of each partition, or to a group in it, what ``act`` does; see in_each."""
+    return (yield from in_each(enumerate((yield from target.open())), act))
+
+
 def in_partition(place: int, messages: Iterable[Message]) -> list[TopicMessage]:
     """Return messages of the stream of a partition as messages of the topic."""
     return [
@@ -261,14 +267,28 @@ def append(
     )
 
 
-def info(topic: TopicHandle) -> Operation[list[StreamInfo]]:
-    """Return the state of each partition."""
-    return (yield from together(map(reading.info, (yield from topic.open()))))
+def infos(
+    target: TopicHandle | TopicGroupHandle, info: Callable[[Any], Operation[R]]
+) -> Operation[list[R]]:
+    """Return the state of each partition, or of a group in each, by one round trip for all."""
+    return (yield from together(map(info, (yield from target.open()))))
+
+
+def retain(topic: TopicHandle, policy: Retention, force: bool) -> Operation[Retained]:
+    """Set how much is kept of each partition; returns sums, and who holds up the most."""
+    done = yield from in_all(topic, lambda stream: retention.retain(stream.key, policy, force))
+    most = max(done.values(), key=lambda one: one.held)
+    evicted, held = (
+        sum(counts) for counts in zip(*(one[:2] for one in done.values()), strict=True)
+    )
+    return Retained(evicted, held, most.held_by)
 
 
 def delete(topic: TopicHandle) -> Operation[bool]:
     """Remove a topic with all its streams; returns whether it existed."""
-    yield from in_each(enumerate((yield from topic.open())), retention.delete)
+    # To open a topic creates it.
+    if (yield from reading.partitions_of(topic.name)):
+        yield from in_all(topic, retention.delete)
     topic.forget()
     existed = yield Call("hw_topic_delete", topic.key, repeatable=True)
     yield Call("hw_registry_remove", TOPICS, (topic.name,), repeatable=True)
@@ -374,7 +394,7 @@ def open_group(
     return TopicGroupHandle(topic, name, member, options, one_server, starts)
 
 
-def _in_partitions(
+def settle(
     group: TopicGroupHandle,
     messages: Iterable[InTopic],
     act: Callable[[GroupHandle, list[Span]], Operation[int]],
@@ -389,27 +409,6 @@ def _in_partitions(
     return sum(done.values())
 
 
-def ack(group: TopicGroupHandle, messages: Iterable[InTopic]) -> Operation[int]:
-    """Acknowledge messages; returns how many were pending until now."""
-    return (yield from _in_partitions(group, messages, settling.ack))
-
-
-def nack(
-    group: TopicGroupHandle, messages: Iterable[InTopic], delay_ms: Duration
-) -> Operation[int]:
-    """Reject messages: they are redelivered after ``delay_ms``. Returns how many were pending."""
-    delay_ms = check_ms(delay_ms, "delay_ms")
-    return (yield from _in_partitions(group, messages, partial(settling.nack, delay_ms=delay_ms)))
-
-
-def extend(
-    group: TopicGroupHandle, messages: Iterable[InTopic], retry_ms: Duration
-) -> Operation[int]:
-    """Delay the redelivery of pending messages to ``retry_ms`` from now; returns how many."""
-    retry_ms = check_ms(retry_ms, DEADLINE, 1)
-    return (yield from _in_partitions(group, messages, partial(settling.extend, retry_ms=retry_ms)))
-
-
 def seek(group: TopicGroupHandle, position: TopicStart) -> Operation[dict[int, int]]:
     """Set the position of the group, in all partitions or in those named; returns it."""
     members = yield from group.open()
@@ -422,17 +421,6 @@ def seek(group: TopicGroupHandle, position: TopicStart) -> Operation[dict[int, i
         check_start(start)
     parts = [(place, (members[place], start)) for place, start in sorted(positions.items())]
     return (yield from in_each(parts, lambda part: grouping.seek(*part)))
-
-
-def pause(group: TopicGroupHandle, on: bool) -> Operation[bool]:
-    """Pause the group or resume it in every partition; returns whether that changed anything."""
-    parts = enumerate((yield from group.open()))
-    return any((yield from in_each(parts, partial(grouping.pause, on=on))).values())
-
-
-def group_info(group: TopicGroupHandle) -> Operation[list[GroupInfo]]:
-    """Return the state of the group in each partition."""
-    return (yield from together(map(grouping.info, (yield from group.open()))))
 
 
 def redrive(
@@ -506,24 +494,19 @@ def fail(group: TopicGroupHandle, failures: Iterable[Failure]) -> Operation[int]
     return sum(done.values())
 
 
-def release(group: TopicGroupHandle, messages: Iterable[InTopic]) -> Operation[int]:
-    """Return messages untried: the attempt does not count; returns how many were pending."""
-    return (yield from _in_partitions(group, messages, dead_letters.release))
-
-
 def bury(
     group: TopicGroupHandle, messages: Collection[InTopic], error: BaseException | str | None
 ) -> Operation[int]:
     """Give messages up; without any, those that have expired. Returns how many."""
     if messages:
-        return (yield from _in_partitions(group, messages, partial(dead_letters.bury, error=error)))
-    done = yield from in_each(enumerate((yield from group.open())), dead_letters.give_up)
+        return (yield from settle(group, messages, partial(dead_letters.bury, error=error)))
+    done = yield from in_all(group, dead_letters.give_up)
     return sum(buried for _, buried in done.values())
 
 
 def remove(group: TopicGroupHandle) -> Operation[bool]:
     """Remove the group from every partition; returns whether it existed in one."""
-    existed = yield from in_each(enumerate((yield from group.open())), grouping.remove)
+    existed = yield from in_all(group, grouping.remove)
     group.begun = False
     return any(existed.values())
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Annotated, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from headwater.errors import Undecodable
 from headwater.kernel.codecs import D, or_raise, shown
+from headwater.kernel.declaring import Param, Shape
 from headwater.kernel.failures import Cause
 from headwater.kernel.headers import NO_HEADERS, Headers
-from headwater.kernel.inputs import NO_LIMITS, Limits
+from headwater.kernel.inputs import MAX_EXACT, MAX_MS, NO_LIMITS, Duration, Limits
 
 Found = TypeVar("Found")
 
@@ -244,6 +245,36 @@ class Retained(NamedTuple):
     evicted: int
     held: int
     held_by: str | None
+
+
+MaxCount: TypeAlias = Annotated[
+    int | None,
+    Param("How many of the newest messages are kept.", least=0, most=MAX_EXACT, metavar="N"),
+]
+MaxAgeMs: TypeAlias = Annotated[
+    Duration | None,
+    Param("For how long messages are kept.", Shape.SPAN, 0, MAX_MS, metavar="SPAN"),
+]
+MaxBytes: TypeAlias = Annotated[
+    int | None,
+    Param(
+        "How many bytes of the newest messages are kept.",
+        Shape.SIZE,
+        0,
+        MAX_EXACT,
+        metavar="SIZE",
+    ),
+]
+MaxIdleMs: TypeAlias = Annotated[
+    Duration | None,
+    Param(
+        "Groups and readers that were silent for longer are not waited for.",
+        Shape.SPAN,
+        0,
+        MAX_MS,
+        metavar="SPAN",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,14 +36,6 @@ def lag_of(stream: StreamInfo, position: int) -> int:
     return max(stream.last + 1 - max(position, stream.first), 0)
 
 
-class ReaderSoughtView(View, frozen=True, kw_only=True):
-    """The offset that a reader needs next, after a seek."""
-
-    stream: str
-    reader: str
-    next: int
-
-
 class ReaderForgottenView(View, frozen=True, kw_only=True):
     """A reader that retention of some streams no longer waits for."""
 

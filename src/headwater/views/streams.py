@@ -11,7 +11,6 @@ from headwater.log.types import (
     GroupInfo,
     Message,
     Redriven,
-    Retained,
     Retention,
     StreamInfo,
     TopicDeadLetter,
@@ -22,7 +21,7 @@ from headwater.views.record import Mark, View, copied, headers_field, mirror, te
 StreamView = mirror("StreamView", StreamInfo)
 GroupView = mirror("GroupView", GroupInfo, first={"stream": str}, names={"name": "group"})
 RetentionView = mirror("RetentionView", Retention, first={"stream": str})
-RetainedView = mirror("RetainedView", Retention, Retained, first={"stream": str})
+TopicRetentionView = mirror("TopicRetentionView", Retention, first={"topic": str})
 TopicGroupView = mirror(
     "TopicGroupView",
     GroupInfo,
@@ -198,46 +197,3 @@ class TopicLettersDiscardedView(View, frozen=True, kw_only=True):
     topic: str
     group: str
     discarded: int
-
-
-class TopicDeletedView(View, frozen=True, kw_only=True):
-    """A topic that was deleted with all its streams."""
-
-    topic: str
-    deleted: bool = True
-
-
-class EvictedView(View, frozen=True, kw_only=True):
-    """How many messages were evicted, and the first offset that is left."""
-
-    stream: str
-    evicted: int
-    first: int
-
-
-class CompactedView(View, frozen=True, kw_only=True):
-    """How many messages a compaction removed."""
-
-    stream: str
-    removed: int
-
-
-class AutoCompactView(View, frozen=True, kw_only=True):
-    """Whether housekeepers compact a stream."""
-
-    stream: str
-    auto_compact: bool
-
-
-class SealedView(View, frozen=True, kw_only=True):
-    """How many messages were sealed."""
-
-    stream: str
-    sealed: int
-
-
-class StreamDeletedView(View, frozen=True, kw_only=True):
-    """A stream that was deleted."""
-
-    stream: str
-    deleted: bool = True

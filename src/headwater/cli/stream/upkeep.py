@@ -1,30 +1,49 @@
-"""Streams as a whole: which there are, how they stand, and how much of them is kept."""
+"""Streams and their groups: which there are, how they stand, and how much is kept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headwater import views
-from headwater.cli import options, output
+from headwater.cli import output
+from headwater.cli.derived import taking
+from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, terms_text
+from headwater.cli.group_settings import GroupSettings
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
+    GroupName,
+    OnlyStream,
     StoreUrl,
     StreamName,
     Yes,
     confirm,
     connected,
+    known,
     known_stream,
+    similar,
 )
+from headwater.doors.catalogue import STREAM
+from headwater.errors import UnknownGroup
 from headwater.kernel.inputs import MAX_EXACT
 
 if TYPE_CHECKING:
+    from headwater.doors.catalogue import Kind
+    from headwater.log.group import Group
+    from headwater.log.stream import Stream
+    from headwater.log.topic import Topic
     from headwater.log.types import Retention, StreamInfo
 
-# A stream's default for the age of delete markers, without importing the log for it.
-_MARKER_MS = 24 * 3600 * 1000
+
+Forever = Annotated[bool, typer.Option("--forever", help="Keep everything from now on.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Apply the policy that is set.")]
+
+# ── Streams as a whole ────────────────────────────────────────────────────────────────────────────
 
 
 def list_streams(store: StoreUrl = None, as_json: AsJson = False) -> None:
@@ -109,132 +128,128 @@ def evict(
     as_json: AsJson = False,
 ) -> None:
     """Evict old messages now, even those that somebody still needs; groups are told their gap."""
+    from headwater.doors.replies import reply
+
     if (offset is None) == (keep is None):
         raise typer.BadParameter("give either OFFSET or --keep")
     with known_stream(store, name) as stream:
-        what = f"up to {offset}" if keep is None else f"but the newest {keep}"
-        confirm(f"Evict all messages {what} from {name}, also what groups have not read?", yes)
+        evict = STREAM.operation("evict")
+        which = f"up to {offset}" if keep is None else f"but the newest {keep}"
+        confirm(evict.row.asks.format(stream=name, which=which), yes)
         gone = stream.evict(offset if offset is not None else -(keep or 0))
         first = stream.info().first
-    done = views.streams.EvictedView(stream=name, evicted=gone, first=first)
+    done = reply(evict, (name,), gone)
     output.answer(
         done, f"evicted {output.counted(gone, 'message')}; the first is now {first}", as_json
     )
 
 
+@taking(STREAM, "retain")
 def retain(
     name: StreamName,
-    max_count: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Keep the newest N messages.")
-    ] = None,
-    max_age: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Keep messages for 7d, 12h, 30m, 45s, 500ms.")
-    ] = None,
-    max_bytes: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Keep the newest 1000000, 500MB, 2GiB of messages."),
-    ] = None,
-    max_idle: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SPAN", help="Do not wait for groups and readers that were silent for longer."
-        ),
-    ] = None,
-    forever: Annotated[
-        bool, typer.Option("--forever", help="Keep everything from now on.")
-    ] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Apply the policy that is set.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Evict even what groups and readers still need.")
-    ] = False,
+    forever: Forever = False,
+    apply: Apply = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
+    **given: Any,
 ) -> None:
     """Show the retention policy; or set it, by any limit, and apply it.
 
     A limit that is not named does not apply. `headwater keep` applies the policy from then on.
     Retention waits for the slowest group or reader unless --force.
     """
+    check_retention(given, forever, apply)
+    with known_stream(store, name) as stream:
+        change_retention(STREAM, stream, stream.info, given, forever, apply, as_json)
+
+
+def check_retention(given: dict[str, Any], forever: bool, apply: bool) -> None:
+    """Refuse options of ``retain`` that do not go together."""
+    limited = bool(given.keys() - {"force"})
+    if limited + forever + apply > 1:
+        raise typer.BadParameter("limits, --forever and --apply exclude each other")
+    if given["force"] and not (limited or apply):
+        raise typer.BadParameter("--force goes with a limit or with --apply")
+
+
+def change_retention(
+    kind: Kind,
+    target: Stream | Topic,
+    info: Callable[[], StreamInfo],
+    given: dict[str, Any],
+    forever: bool,
+    apply: bool,
+    as_json: bool,
+) -> None:
+    """Set how much is kept of a stream or of each partition; without a wish, show it."""
+    from headwater.doors.replies import reply
     from headwater.log.types import Retention
 
-    policy = Retention(
-        max_count=max_count,
-        max_age_ms=None if max_age is None else options.duration_ms(max_age, "--max-age"),
-        max_bytes=None if max_bytes is None else options.size_bytes(max_bytes, "--max-bytes"),
-        max_idle_ms=None if max_idle is None else options.duration_ms(max_idle, "--max-idle"),
-    )
-    given = policy != Retention()
-    if given + forever + apply > 1:
-        raise typer.BadParameter("limits, --forever and --apply exclude each other")
-    if force and not (given or apply):
-        raise typer.BadParameter("--force goes with a limit or with --apply")
-    with known_stream(store, name) as stream:
-        if not given and not forever:
-            policy = stream.info().retention
-        if not (given or forever or apply):
-            shown = views.streams.RetentionView.of(policy, stream=name)
-            output.answer(shown, _policy(policy), as_json)
-            return
-        done = stream.retain(**asdict(policy), force=force)
+    limits = {name: limit for name, limit in given.items() if name != "force"}
+    policy = Retention(**limits) if limits or forever else info().retention
+    if not (limits or forever or apply):
+        kinds = {"stream": views.streams.RetentionView, "topic": views.streams.TopicRetentionView}
+        shown = kinds[kind.name].of(policy, **{kind.name: target.name})
+        output.answer(shown, _policy(policy), as_json)
+        return
+    done = target.retain(**asdict(policy), force=given["force"])
     held = f"; {done.held} held for {done.held_by}" if done.held else ""
-    output.answer(
-        views.streams.RetainedView.of(policy, done, stream=name),
-        f"{_policy(policy)}: evicted {output.counted(done.evicted, 'message')}{held}",
-        as_json,
-    )
+    evicted = f"evicted {output.counted(done.evicted, 'message')}"
+    retained = reply(kind.operation("retain"), (target.name,), done)
+    output.answer(retained, f"{_policy(policy)}: {evicted}{held}", as_json)
 
 
-def compact(
-    name: StreamName,
-    marker_ms: Annotated[
-        int, typer.Option(min=0, help="Milliseconds after which delete markers may be removed.")
-    ] = _MARKER_MS,
-    auto: Annotated[
-        bool | None,
-        typer.Option(
-            "--auto/--no-auto", help="Let `headwater keep` compact from now on, or no longer."
-        ),
-    ] = None,
+# ── The groups of a stream ────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def known_group(url: str | None, stream: str, group: str) -> Iterator[Group]:
+    """Open a group that exists, in the block."""
+    with known_stream(url, stream) as found:
+        try:
+            yield found.group(group)
+        except UnknownGroup:
+            raise UnknownGroup(stream, group, similar(group, found.info().groups)) from None
+
+
+def list_groups(
+    name: OnlyStream = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep the last message of every tag; offsets do not change. An empty value deletes its tag.
-
-    What groups have not read or acknowledged is removed, too, unless it is the last of its tag.
-    With --auto or --no-auto it only sets whether the housekeeper compacts the stream.
-    """
-    with known_stream(store, name) as stream:
-        if auto is not None:
-            stream.auto_compact(auto, marker_ms=marker_ms)
-            output.answer(
-                views.streams.AutoCompactView(stream=name, auto_compact=auto),
-                "the housekeeper " + ("compacts it" if auto else "leaves it as it is"),
-                as_json,
-            )
-            return
-        gone = stream.compact(marker_ms=marker_ms)
-    done = views.streams.CompactedView(stream=name, removed=gone)
-    output.answer(done, f"removed {output.counted(gone, 'message')}", as_json)
+    """Show where every group stands, of one stream or of all."""
+    with connected(store) as hw:
+        streams = [known(hw, name).info()] if name else hw.store.run(views.overview.all_streams())
+        found = hw.store.run(views.overview.groups_of(streams))
+    output.show_list(
+        found,
+        lambda row: views.streams.GroupView.of(row.group, stream=row.stream),
+        GROUP_COLUMNS if name else {"stream": lambda row: row.stream} | GROUP_COLUMNS,
+        as_json,
+        nothing=NO_GROUPS,
+    )
 
 
-def seal(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Pack everything written so far into compressed nodes."""
-    with known_stream(store, name) as stream:
-        sealed = stream.seal()
-    done = views.streams.SealedView(stream=name, sealed=sealed)
-    output.answer(done, f"sealed {output.counted(sealed, 'message')}", as_json)
-
-
-def delete(
-    name: StreamName, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False
+@grouped
+def set_group(
+    name: StreamName,
+    group: GroupName,
+    wanted: GroupSettings,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Remove a stream with its groups and readers permanently."""
+    """Create a group with --start, or change how it delivers, and what it does with dead letters.
+
+    Settings that are not named stay as they are.
+    """
+    arguments = wanted.arguments()
     with known_stream(store, name) as stream:
-        facts = stream.info()
-        confirm(
-            f"Delete {name} with {output.counted(facts.length, 'message')} and "
-            f"{output.counted(len(facts.groups), 'group')}?",
-            yes,
-        )
-        stream.delete()
-    output.answer(views.streams.StreamDeletedView(stream=name), f"deleted {name}", as_json)
+        wanted.check(f"stream {name!r}", group, stream.info().groups)
+        found = stream.group(group, **arguments)
+        found.read(0)
+        facts = found.info()
+    output.answer(
+        views.streams.GroupView.of(facts, stream=name),
+        f"{group}: next {facts.next}, {terms_text(facts)}",
+        as_json,
+    )

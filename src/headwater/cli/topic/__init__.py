@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import typer
 
-import headwater.cli.topic.groups as groups
 import headwater.cli.topic.messages as messages
 import headwater.cli.topic.upkeep as upkeep
 from headwater.cli import letters
 from headwater.cli.derived import add_commands
 from headwater.cli.limits import limit_command
-from headwater.cli.options import TAKES_STEPS
-from headwater.doors.catalogue import TOPIC_GROUP
+from headwater.cli.options import TAKES_STEPS, known_topic
+from headwater.doors.catalogue import TOPIC, TOPIC_GROUP
 
 app = typer.Typer()
 app.command("create")(upkeep.create)
@@ -20,10 +19,11 @@ app.command("write")(messages.write)
 app.command("read")(messages.read)
 app.command("tail")(messages.tail)
 app.command("info")(upkeep.info)
-app.command("groups")(groups.list_groups)
-app.command("set-group")(groups.set_group)
-app.command("limit")(limit_command(TOPIC_GROUP, groups.known_group, "max_in_flight", "rate"))
-app.command("seek", context_settings=TAKES_STEPS)(groups.seek)
-add_commands(app, TOPIC_GROUP, groups.known_group)
-letters.add_letter_commands(app, letters.topic_letters(groups.known_group))
-app.command("delete")(upkeep.delete)
+app.command("groups")(upkeep.list_groups)
+app.command("set-group")(upkeep.set_group)
+app.command("limit")(limit_command(TOPIC_GROUP, upkeep.known_group, "max_in_flight", "rate"))
+app.command("seek", context_settings=TAKES_STEPS)(upkeep.seek)
+add_commands(app, TOPIC_GROUP, upkeep.known_group)
+letters.add_letter_commands(app, letters.topic_letters(upkeep.known_group))
+app.command("retain")(upkeep.retain)
+add_commands(app, TOPIC, known_topic)

@@ -92,10 +92,13 @@ def _route(operation: Declared, look: Look) -> Route:
         asked = getattr(call, sent_in)
         given = {}
         for parameter in operation.parameters:
+            if parameter.called in operation.in_path:
+                continue
             value = getattr(asked, parameter.called)
             convert = _MEANT.get(parameter.says.shape)
             given[parameter.called] = value if convert is None else convert(value)
-        target = await opened(call, operation.kind)
+        given |= zip(operation.in_path, call.names[len(operation.kind.keys) :], strict=True)
+        target = await opened(call, operation.kind, check=not operation.row.must)
         if operation.row.known and await getattr(target, operation.kind.state)() is None:
             raise operation.kind.unknown(*call.names)
         return reply(operation, call.names, await operation.call(target, given))
@@ -113,18 +116,20 @@ def _route(operation: Declared, look: Look) -> Route:
     )
 
 
-async def opened(call: ApiCall, kind: Kind) -> Any:
+async def opened(call: ApiCall, kind: Kind, *, check: bool = True) -> Any:
     """Return the object that a request names; raises what says that it is not there."""
-    if kind.check is not None:
-        await call.hw.store.run(kind.check(*call.names))
+    names = call.names[: len(kind.keys)]
+    if check and kind.check is not None:
+        await call.hw.store.run(kind.check(*names))
     more = {"by": call.grant.holder} if kind.collection else {}
-    return kind.open(call.hw, *call.names, **more)
+    return kind.open(call.hw, *names, **more)
 
 
 def _fields_type(operation: Declared) -> type[msgspec.Struct]:
     """Return the type of the parameters."""
+    sent = [one for one in operation.parameters if one.called not in operation.in_path]
     fields: list[Any] = []
-    for parameter in operation.parameters:
+    for parameter in sent:
         kind = _json_type(parameter)
         kind = kind | None if parameter.optional else kind
         default = [] if parameter.default is MISSING else [parameter.default]
@@ -145,6 +150,6 @@ def _json_type(parameter: Parameter) -> Any:
         return _SHAPES[says.shape]
     if says.shape is Shape.TEXTS:
         return Annotated[list[str], Meta(max_length=_MOST_TEXTS, description=says.help)]
-    kind = int if says.shape is Shape.MS else parameter.kind
+    kind = int if says.shape in (Shape.MS, Shape.SPAN, Shape.SIZE) else parameter.kind
     bounds: dict[str, Any] = {} if kind is not int else {"ge": says.least, "le": says.most}
     return Annotated[kind, Meta(description=says.help or None, **bounds)]

@@ -1,4 +1,4 @@
-"""Streams over HTTP: write, read, tail, and where they stand."""
+"""Streams over HTTP: write, read, search, tail; what keeps them in bounds is derived."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET, Meta
 
+from headwater.doors.catalogue import STREAM
 from headwater.errors import UnknownStream
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
@@ -17,6 +18,7 @@ from headwater.log.keys import MAX_BATCH_MESSAGES, MAX_OFFSET
 from headwater.log.node import MAP, SCHEMA
 from headwater.serve.api import formats
 from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.derived import routes_of
 from headwater.serve.api.fields import BlockMs, Count, ListQuery, ReadCount, Start, WithHeaders
 from headwater.serve.api.formats import NewMessage, NewMessages
 from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Route
@@ -61,13 +63,6 @@ class PassageView(View, frozen=True, kw_only=True):
     last: int
 
 
-class OffsetView(View, frozen=True, kw_only=True):
-    """An offset of a stream."""
-
-    stream: str
-    offset: int
-
-
 class WriteQuery(msgspec.Struct, forbid_unknown_fields=True):
     """How messages are written: a repeat of ``producer`` and ``sequence`` changes nothing."""
 
@@ -106,12 +101,6 @@ class SearchQuery(msgspec.Struct, forbid_unknown_fields=True):
     count: Count = 100
     max_messages: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
     max_ms: Annotated[int, Meta(ge=1, le=MAX_SEARCH_MS)] = 1000
-
-
-class OffsetQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """A time in milliseconds since 1970."""
-
-    time_ms: Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 
 
 def write_messages(call: ApiCall) -> Any:
@@ -311,12 +300,6 @@ async def get_stream(call: ApiCall) -> msgspec.Struct:
     return StreamView.of(facts)
 
 
-async def get_offset_at(call: ApiCall) -> OffsetView:
-    """Find the offset of the first message at or after a time; last + 1 without one."""
-    offset = await call.hw.stream(call.name).offset_at(call.query.time_ms)
-    return OffsetView(stream=call.name, offset=offset)
-
-
 _ONE: Final = "/v1/streams/{stream}"
 STREAM_ROUTES: Final = (
     Route("GET", "/v1/streams", list_streams, Scope.READ, query=ListQuery, answer=StreamsView),
@@ -345,5 +328,5 @@ STREAM_ROUTES: Final = (
         "GET", f"{_ONE}/search", search_messages, Scope.READ, query=SearchQuery, answer=SearchedView
     ),
     Route("GET", f"{_ONE}/tail", tail_stream, Scope.READ, query=TailQuery, answers=(EVENTS,)),
-    Route("GET", f"{_ONE}/offset", get_offset_at, Scope.READ, query=OffsetQuery, answer=OffsetView),
+    *routes_of(STREAM, get_stream),
 )

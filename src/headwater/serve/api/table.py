@@ -10,10 +10,10 @@ from headwater.serve.api.letters import LETTER_ROUTES
 from headwater.serve.api.outboxes import OUTBOX_ROUTES
 from headwater.serve.api.queries import QUERY_ROUTES
 from headwater.serve.api.queues import QUEUE_ROUTES
+from headwater.serve.api.readers import READER_ROUTES
 from headwater.serve.api.replays import REPLAY_ROUTES
 from headwater.serve.api.scrubs import SCRUB_ROUTES
 from headwater.serve.api.stores import STORE_ROUTES
-from headwater.serve.api.stream_upkeep import UPKEEP_ROUTES
 from headwater.serve.api.streams import STREAM_ROUTES
 from headwater.serve.api.timed_jobs import TIMED_JOB_ROUTES
 from headwater.serve.api.timelines import TIMELINE_ROUTES
@@ -25,7 +25,7 @@ ROUTES: Final = (
     *STORE_ROUTES,
     *SCRUB_ROUTES,
     *STREAM_ROUTES,
-    *UPKEEP_ROUTES,
+    *READER_ROUTES,
     *REPLAY_ROUTES,
     *GROUP_ROUTES,
     *TOPIC_ROUTES,

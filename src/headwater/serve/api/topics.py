@@ -15,15 +15,16 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from headwater.errors import InvalidInput, UnknownTopic
+from headwater.doors.catalogue import TOPIC
+from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.keys import MAX_OFFSET, MAX_PARTITIONS
-from headwater.log.reading import partitions_of
 from headwater.log.topics import in_partition
 from headwater.log.types import Passage
 from headwater.serve.api import topic_reads
 from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.derived import opened, routes_of
 from headwater.serve.api.fields import MAX_DIGITS, BlockMs, ListQuery, ReadCount, WithHeaders
 from headwater.serve.api.formats import NewMessages
 from headwater.serve.api.routes import ARROW, EVENTS, NDJSON, Answered, Route
@@ -38,7 +39,6 @@ from headwater.views.streams import (
     MessageView,
     OffsetsView,
     TopicCreatedView,
-    TopicDeletedView,
     TopicLinesWrittenView,
     TopicView,
 )
@@ -96,9 +96,7 @@ class TopicTailQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 async def known_topic(call: ApiCall) -> AsyncTopic[Any]:
     """Return the topic of a request; raises UnknownTopic for one that is not there."""
-    topic = call.hw.topic(call.name)
-    if not await call.hw.store.run(partitions_of(call.name)):
-        raise UnknownTopic(call.name)
+    topic: AsyncTopic[Any] = await opened(call, TOPIC)
     return topic
 
 
@@ -207,12 +205,6 @@ async def tail_topic(call: ApiCall) -> Answered:
     return StreamedReply(200, pieces, EVENTS, b"Cache-Control: no-store\r\n", endless=True)
 
 
-async def delete_topic(call: ApiCall) -> TopicDeletedView:
-    """Delete a topic with all its streams, groups and readers."""
-    await (await known_topic(call)).delete()
-    return TopicDeletedView(topic=call.name)
-
-
 async def _events(
     call: ApiCall, topic: AsyncTopic[Any], at: list[int], allowed: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
@@ -301,7 +293,6 @@ TOPIC_ROUTES: Final = (
     Route("GET", "/v1/topics", list_topics, Scope.READ, query=ListQuery, answer=TopicsView),
     Route("GET", _ONE, get_topic, Scope.READ, answer=TopicView),
     Route("PUT", _ONE, create_topic, Scope.WRITE, body=TopicBody, answer=TopicCreatedView),
-    Route("DELETE", _ONE, delete_topic, Scope.ADMIN, answer=TopicDeletedView, look=get_topic),
     Route(
         "POST",
         f"{_ONE}/messages",
@@ -323,4 +314,5 @@ TOPIC_ROUTES: Final = (
         answers=(NDJSON, ARROW),
     ),
     Route("GET", f"{_ONE}/tail", tail_topic, Scope.READ, query=TopicTailQuery, answers=(EVENTS,)),
+    *routes_of(TOPIC, get_topic),
 )

@@ -19,9 +19,13 @@ def action(
     verb: str,
     names: Sequence[str],
     given: Mapping[str, Any] | None = None,
+    typed: Mapping[str, str] | None = None,
     **shown: Any,
 ) -> Action:
-    """Return the action that does an operation; ``shown`` is what only the console says of it."""
+    """Return the action that does an operation; ``shown`` is what only the console says of it.
+
+    ``typed`` is what the command has for a value that was typed otherwise, as 7d.
+    """
     operation = next(one for one in kind.operations(asyncio=True) if one.verb == verb)
     given = dict(given or {})
     row = operation.row
@@ -38,9 +42,9 @@ def action(
     for parameter in operation.parameters:
         if parameter.called not in given:
             continue
-        value = given[parameter.called]
+        value = (typed or {}).get(parameter.called, given[parameter.called])
         if parameter.keyword or not parameter.required:
-            words += [f"--{parameter.called.replace('_', '-')}", value]
+            words += [parameter.option] if value is True else [parameter.option, value]
         else:
             words += value if isinstance(value, list) else [value]
     if row.asks:
@@ -56,7 +60,7 @@ def action(
         name=names[0],
         method=method,
         path=path,
-        body=given if given and not in_query else None,
+        body=given if operation.parameters and not in_query else None,
         cli=cli_words(*words),
         python=f"{target}.{verb}({', '.join(arguments)})",
         **shown,

@@ -65,21 +65,23 @@ def _command(operation: Declared, look: Look) -> RespCommand:
             arguments.end()
         while options and (word := arguments.take_option(*options)) is not None:
             one = options[word]
-            given[one.called] = True if one.kind is bool else _value(one, arguments)
+            given[one.called] = not one.default if one.kind is bool else _value(one, arguments)
         for one in rest:
             if not arguments:
                 raise wrong_arity(name)
             given[one.called] = _values(one, arguments.rest(), name)
         arguments.end()
         client = session.door.client
-        if kind.check is not None:
+        if kind.check is not None and not operation.row.must:
             await client.store.run(kind.check(*names))
         more = {"by": session.grant.holder} if kind.collection and session.grant else {}
         target = kind.open(client, *names, **more)
         if operation.row.known and await getattr(target, kind.state)() is None:
             raise kind.unknown(*names)
         value = await operation.call(target, given)
-        return OK if operation.returns is None else spelled_reply(value)
+        if operation.returns is None:
+            return 1 if operation.row.result else OK
+        return spelled_reply(value)
 
     run.__name__, run.__doc__ = name.lower(), operation.summary
     return RespCommand(
@@ -118,7 +120,7 @@ def _value(parameter: Parameter, arguments: Arguments) -> Any:
     match parameter.says.shape:
         case Shape.POSITION:
             return start_of(arguments.take())
-        case Shape.MS:
+        case Shape.MS | Shape.SPAN | Shape.SIZE:
             return arguments.number()
     if parameter.kind is int:
         return arguments.number()

@@ -1,4 +1,4 @@
-"""Commands of streams: TWRITE, TREAD without a group, TEVICT, TINFO; as RCP 11 spells them."""
+"""Commands of streams: TWRITE and TREAD as RCP 11 spells them; what keeps them is derived."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Final
 
+from headwater.doors.catalogue import STREAM
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.reading import read_runs
-from headwater.serve.resp.arguments import int_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, Write
+from headwater.serve.resp.derived import commands_of
 from headwater.serve.resp.door import Door
 from headwater.serve.resp.group_commands import look_at_stream, read_group
 from headwater.serve.resp.message_replies import MessageForm, encode_array, spell_runs
@@ -98,11 +99,6 @@ async def _spelled(
     return count, parts, bounds
 
 
-async def tevict(session: RespSession, words: Words) -> int:
-    """TEVICT: remove old messages."""
-    return await session.door.writes.stream(text_of(words[1])).evict(int_of(words[2]))
-
-
 def _scope_of_read(words: Words) -> Scope | None:
     """Return that to take messages from a group is a change."""
     return Scope.WRITE if any(word.upper() == b"GROUP" for word in words[4:]) else None
@@ -119,7 +115,5 @@ STREAM_COMMANDS: Final = (
                 "[WITHATTEMPT] [WITHHEADERS] [WITHINFO]",
                 "Returns messages from an offset on, or those that a group delivers.", tread,
                 blocking=True, wider=_scope_of_read),
-    RespCommand("TEVICT", 3, Scope.ADMIN, -1, "stream", "key offset",
-                "Removes messages up to an offset, or all but the newest -offset.", tevict,
-                look=look_at_stream),
+    *commands_of(STREAM, look_at_stream),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from headwater.serve.resp.replies import StatusReply
 _PIECES: Final = re.compile(r"\[|\]|[^\s\[\]]+")
 _NUMBERS: Final = (
     "offset", "count", "pairs", "milliseconds", "retry-ms", "expire-ms", "n", "priority", "index",
-    "limit", "protover", "partitions", "unix-ms",
+    "limit", "protover", "partitions", "up-to", "max-count", "max-bytes",
 )  # fmt: skip
 
 
@@ -52,10 +52,14 @@ def _sequence(pieces: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
     return found, pieces
 
 
+def _is_number(word: str) -> bool:
+    return word in _NUMBERS or word.endswith("-ms")
+
+
 def _argument(word: str, token: str | None = None) -> dict[str, Any]:
     if word.isupper():
         return {"name": word.lower(), "type": "pure-token", "token": word}
-    kind = "key" if word == "key" else "integer" if word in _NUMBERS else "string"
+    kind = "key" if word == "key" else "integer" if _is_number(word) else "string"
     made: dict[str, Any] = {"name": word, "type": kind}
     if kind == "key":
         made["key_spec_index"] = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headwater.doors.catalogue import TOPIC_GROUP
+from headwater.doors.catalogue import TOPIC, TOPIC_GROUP
 from headwater.errors import UnknownTopic
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
@@ -109,15 +109,6 @@ async def tpinfo(session: RespSession, words: Words) -> list[dict[str, Any]]:
     return [group_facts(one) for one in await group.info()]
 
 
-async def tpdel(session: RespSession, words: Words) -> int:
-    """TPDEL: remove a topic with all its streams."""
-    try:
-        topic = await known_topic(session, text_of(words[1]))
-    except UnknownTopic:
-        return 0
-    return int(await topic.delete())
-
-
 async def look_at_topic(session: RespSession, words: Words) -> Any:
     """Return where the topic of a command stands."""
     return await tpinfo(session, [b"TPINFO", words[1]])
@@ -146,8 +137,6 @@ TOPIC_COMMANDS: Final = (
                 "[[partition, offset, tag, entry], ...].", tpread, blocking=True),
     RespCommand("TPINFO", -2, Scope.READ, -1, _P, "key [GROUP group]",
                 "Returns the state of each partition, or of a group in each of them.", tpinfo),
-    RespCommand("TPDEL", 2, Scope.ADMIN, -1, _P, "key",
-                "Removes a topic with all its streams and groups; returns whether there was one.",
-                tpdel, look=look_at_topic),
+    *commands_of(TOPIC, look_at_topic),
     *commands_of(TOPIC_GROUP, look_at_topic_group),
 )  # fmt: skip

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import msgspec
 
+from headwater.doors.catalogue import STREAM
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import Headers
@@ -20,6 +22,7 @@ from headwater.serve.console.actions.action import Action, cli_words, given, pla
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import stream_link
 from headwater.serve.console.render import counted, number, policy, size
+from headwater.serve.console.spelling import action
 from headwater.serve.http.targets import path_part
 from headwater.views.overview import groups_of
 
@@ -71,16 +74,10 @@ async def evict(call: PageCall) -> Action:
     bill += [need.passed_by(end, info.first) for need in passed]
     if not passed:
         bill.append("No group or reader still needs them.")
-    return Action(
+    return action(
+        *(STREAM, "evict", (stream,), {"up_to": up_to}),
         title=f"Evict {stream} up to {number(end)}",
-        scope=Scope.ADMIN,
-        name=stream,
         bill=bill,
-        method="POST",
-        path=f"/v1/streams/{path_part(stream)}/evict",
-        body={"up_to": up_to},
-        cli=cli_words("stream", "evict", stream, up_to, "--yes"),
-        python=f"hw.stream({stream!r}).evict({up_to})",
         back=stream_link(stream),
         careful=True,
         counts=(max(end - info.first + 1, 0), len(passed)),
@@ -115,34 +112,17 @@ async def retain(call: PageCall) -> Action:
             f"{number(held)} are kept for {waited[0].who[0].lower()}{waited[0].who[1:]}, which "
             f"needs {number(waited[0].offset)} next."
         )
-    spelled = {
-        "max_count": keep.max_count,
-        "max_age_ms": keep.max_age_ms,
-        "max_bytes": keep.max_bytes,
-        "max_idle_ms": keep.max_idle_ms,
-    }
-    body = {name: limit for name, limit in spelled.items() if limit is not None}
-    words = [
-        word
-        for name in ("max_count", "max_age", "max_bytes", "max_idle")
-        if call.query.get(name)
-        for word in (f"--{name.replace('_', '-')}", call.query[name].replace(",", "").strip())
-    ] or ["--forever"]
-    options = ", ".join(f"{name}={limit}" for name, limit in body.items())
-    return Action(
+    limits = {name: limit for name, limit in asdict(keep).items() if limit is not None}
+    typed = {name: _typed_limit(call, name.removesuffix("_ms")) for name in limits}
+    done = action(
+        *(STREAM, "retain", (stream,), limits | ({"force": True} if force else {}), typed),
         title=f"Set the retention of {stream}",
-        scope=Scope.ADMIN,
-        name=stream,
         bill=bill,
-        method="PUT",
-        path=f"/v1/streams/{path_part(stream)}/retention",
-        body=body | ({"force": True} if force else {}),
-        cli=cli_words("stream", "retain", stream, *words, *(["--force"] if force else [])),
-        python=f"hw.stream({stream!r}).retain({options}{', force=True' if force else ''})",
         back=f"{stream_link(stream)}/settings",
         careful=wanted > 0,
         counts=(wanted, len(passed)),
     )
+    return done if limits else done._replace(cli=f"{done.cli} --forever")
 
 
 def _passing(passed: list[_Need]) -> str:
@@ -152,11 +132,15 @@ def _passing(passed: list[_Need]) -> str:
     return many if passed else "no group or reader still needs them"
 
 
+def _typed_limit(call: PageCall, name: str) -> str:
+    return call.query.get(name, "").replace(",", "").strip()
+
+
 def _policy(call: PageCall) -> Retention:
     """Return the limits of a form; raises InvalidInput."""
 
     def limit(name: str, read: Any) -> int | None:
-        text = call.query.get(name, "").replace(",", "").strip()
+        text = _typed_limit(call, name)
         return read(text) if text else None
 
     def count(text: str) -> int:
@@ -178,20 +162,14 @@ async def delete(call: PageCall) -> Action:
     call.check(stream)
     info = await call.hw.stream(stream).info()
     groups, readers = len(info.groups), len(info.readers)
-    return Action(
+    return action(
+        *(STREAM, "delete", (stream,)),
         title=f"Delete {stream}",
-        scope=Scope.ADMIN,
-        name=stream,
         bill=[
             f"This deletes {counted(info.length, 'message')}, {size(info.bytes)}, for good, with "
             f"{counted(groups, 'group')} and {counted(readers, 'registered reader')}.",
             "A stream of the same name written later starts at offset 1.",
         ],
-        method="DELETE",
-        path=f"/v1/streams/{path_part(stream)}",
-        body=None,
-        cli=cli_words("stream", "delete", stream, "--yes"),
-        python=f"hw.stream({stream!r}).delete()",
         back="/streams",
         careful=True,
         counts=(info.length, groups, readers),
