@@ -37,7 +37,11 @@ def generated() -> str:
     for operation in catalogue(asyncio=False):
         if operation.is_in(DOOR) or (operation.parameters and DOOR in operation.row.override):
             kinds.setdefault(operation.kind.name, []).append(declaration(operation))
-    text = f"{HEAD}DECLARED: Final[dict[str, list[Declaration]]] = {kinds!r}\n"
+    table = ", ".join(
+        f"{kind!r}: [{', '.join(map(written, declarations))}]"
+        for kind, declarations in kinds.items()
+    )
+    text = f"{HEAD}DECLARED: Final[dict[str, list[Declaration]]] = {{{table}}}\n"
     ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TABLE), "-"]
     return subprocess.run(ruff, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
 
@@ -65,6 +69,16 @@ def declaration(operation: Declared) -> Declaration:
     name = operation.row.command or operation.verb.replace("_", "-")
     asks, by_hand = bool(operation.row.asks), not operation.is_in(DOOR)
     return Declaration(name, operation.verb, operation.summary, asks, words, by_hand)
+
+
+def written(record: Declaration | Word) -> str:
+    """Return a record as Python, without what is so by default."""
+    facts = [
+        f"{name}=[{', '.join(map(written, fact))}]" if name == "words" else f"{name}={fact!r}"
+        for name, fact in record._asdict().items()
+        if name not in record._field_defaults or fact != record._field_defaults[name]
+    ]
+    return f"{type(record).__name__}({', '.join(facts)})"
 
 
 def _kind(kind: Any) -> str:

@@ -60,17 +60,17 @@ class Word(NamedTuple):
 
     called: str
     option: str
-    kind: str
-    shape: str
-    help: str
-    metavar: str
-    least: int | None
-    most: int | None
-    default: int | str | bool | None
-    required: bool
-    variadic: bool
-    keyword: bool
-    optional: bool
+    kind: str = "str"
+    shape: str = Shape.PLAIN.value
+    help: str = ""
+    metavar: str = ""
+    least: int | None = None
+    most: int | None = None
+    default: int | str | bool | None = None
+    required: bool = False
+    variadic: bool = False
+    keyword: bool = False
+    optional: bool = False
 
 
 class Declaration(NamedTuple):
