@@ -129,7 +129,7 @@ def test_a_blocked_member_gets_headers(stream: Stream, pool: ThreadPoolExecutor)
     group = stream.group("g")
     group.read(0)
     for given in ({"a": b"1"}, {"a": b"x" * 4000}):
-        waiting = pool.submit(group.read, 1, block_ms=20_000, retry_ms=FAR)
+        waiting = pool.submit(group.read, 1, block_ms=20_000, ack_ms=FAR)
         wait_for_members(group, 1)
         stream.write("t", b"value", headers=given)
         assert as_rows(waiting.result(60)) == [("t", b"value", given)]
@@ -142,13 +142,13 @@ def test_dead_letters_keep_headers_and_so_does_a_redrive(client: Headwater, stre
     given = rows(12)
     stream.write_many(given)
     group = stream.group("g", dead_letters=True)
-    group.read(12, retry_ms=FAR, expire_ms=1)
+    group.read(12, ack_ms=FAR, expire_ms=1)
     let_pass(client, 1)
     assert group.bury() == 12
     assert as_rows(group.dead()) == given
     assert found_in(client.stream(f"{stream.name}.g.dead")) == given
     group.redrive()
-    assert as_rows(group.read(12, retry_ms=FAR)) == given
+    assert as_rows(group.read(12, ack_ms=FAR)) == given
 
 
 def test_messages_of_topics_and_typed_messages_have_headers(client: Headwater, name: str) -> None:

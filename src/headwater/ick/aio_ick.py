@@ -11,7 +11,7 @@ from headwater.ick.channels import ChannelHandle
 from headwater.ick.keys import Member, Scores, next_scan
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
-from headwater.kernel.inputs import Duration, deadline
+from headwater.kernel.inputs import Duration
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
@@ -143,15 +143,12 @@ class AsyncIckChannel:
         """
         return await self._run(channels.release(self._handle, batch, members, delay_ms))
 
-    async def renew(
-        self, batch: Batch, *, ack_ms: Duration | None = None, lease_ms: Duration | None = None
-    ) -> int:
+    async def renew(self, batch: Batch, *, ack_ms: Duration | None = None) -> int:
         """Renew the lease of a batch; returns until when, in ms since 1970.
 
         0 when nothing of it is reserved any more. Raises LeaseLost as commit does.
         """
-        held_ms = deadline(ack_ms, lease_ms, "lease_ms")
-        return await self._run(channels.renew(self._handle, batch, held_ms))
+        return await self._run(channels.renew(self._handle, batch, ack_ms))
 
     async def consumers(self) -> list[Lease]:
         """Return which consumer holds which shard until when."""

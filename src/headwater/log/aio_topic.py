@@ -11,7 +11,7 @@ from headwater.kernel.codecs import D
 from headwater.kernel.declaring import across
 from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.headers import GivenHeaders
-from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
+from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits
 from headwater.log import grouping, node, topics
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
@@ -183,7 +183,6 @@ class AsyncTopicGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[False] = False,
         max_bytes: int | None = None,
@@ -195,7 +194,6 @@ class AsyncTopicGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[True],
         max_bytes: int | None = None,
@@ -206,7 +204,6 @@ class AsyncTopicGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: bool = False,
         max_bytes: int | None = None,
@@ -215,7 +212,7 @@ class AsyncTopicGroup(Generic[D]):
 
         ``with_info`` returns also the first and last offset that each partition holds.
         """
-        asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
+        asked = self._handle, count, block_ms, ack_ms, expire_ms, max_bytes
         if with_info:
             known = await self._run(topics.read_with_info(*asked))
             return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])

@@ -12,7 +12,7 @@ from headwater.kernel.codecs import D
 from headwater.kernel.declaring import across
 from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.headers import GivenHeaders
-from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
+from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits
 from headwater.log import grouping, node, topics
 from headwater.log.group import Group
 from headwater.log.handles import Entry, batch_of_entries
@@ -180,7 +180,6 @@ class TopicGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[False] = False,
         max_bytes: int | None = None,
@@ -192,7 +191,6 @@ class TopicGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[True],
         max_bytes: int | None = None,
@@ -203,7 +201,6 @@ class TopicGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: bool = False,
         max_bytes: int | None = None,
@@ -212,7 +209,7 @@ class TopicGroup(Generic[D]):
 
         ``with_info`` returns also the first and last offset that each partition holds.
         """
-        asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
+        asked = self._handle, count, block_ms, ack_ms, expire_ms, max_bytes
         if with_info:
             known = self._run(topics.read_with_info(*asked))
             return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])

@@ -22,7 +22,7 @@ from headwater.kernel.codecs import Coder
 from headwater.kernel.declaring import Param, Shape
 from headwater.kernel.failures import Failure, LetterFilter
 from headwater.kernel.headers import GivenHeaders, bytes_of, check_max_bytes, first_of
-from headwater.kernel.inputs import DEADLINE, Duration, refuse_own_name
+from headwater.kernel.inputs import Duration, refuse_own_name
 from headwater.log import dead_letters, grouping, node, reading, retention, settling, writing
 from headwater.log.dead_letters import list_dead
 from headwater.log.grouping import Terms
@@ -402,11 +402,11 @@ def nack(
 
 
 def extend(
-    group: TopicGroupHandle, messages: Iterable[InTopic], retry_ms: Duration
+    group: TopicGroupHandle, messages: Iterable[InTopic], ack_ms: Duration
 ) -> Operation[int]:
-    """Delay the redelivery of pending messages to ``retry_ms`` from now; returns how many."""
-    retry_ms = check_ms(retry_ms, DEADLINE, 1)
-    return (yield from _in_partitions(group, messages, partial(settling.extend, retry_ms=retry_ms)))
+    """Delay the redelivery of pending messages to ``ack_ms`` from now; returns how many."""
+    ack_ms = check_ms(ack_ms, "ack_ms", 1)
+    return (yield from _in_partitions(group, messages, partial(settling.extend, ack_ms=ack_ms)))
 
 
 def seek(group: TopicGroupHandle, position: TopicStart) -> Operation[dict[int, int]]:
@@ -613,12 +613,12 @@ def read(
     group: TopicGroupHandle,
     count: int,
     block_ms: Duration | float | None,
-    retry_ms: Duration | None,
+    ack_ms: Duration | None,
     expire_ms: Duration | None,
     max_bytes: int | None = None,
 ) -> Operation[list[TopicMessage]]:
     """Take up to ``count`` messages from all partitions, beginning with another one each time."""
-    terms = Terms.of(retry_ms, expire_ms, max_bytes)
+    terms = Terms.of(ack_ms, expire_ms, max_bytes)
     found = yield from _read_until(group, count, block_ms, terms, with_info=False)
     return found.messages
 
@@ -627,7 +627,7 @@ def read_with_info(
     group: TopicGroupHandle,
     count: int,
     block_ms: Duration | float | None,
-    retry_ms: Duration | None,
+    ack_ms: Duration | None,
     expire_ms: Duration | None,
     max_bytes: int | None = None,
 ) -> Operation[TopicWithInfo[TopicMessage]]:
@@ -635,7 +635,7 @@ def read_with_info(
 
     Partitions that the read did not need are asked for their bounds at the end.
     """
-    terms = Terms.of(retry_ms, expire_ms, max_bytes)
+    terms = Terms.of(ack_ms, expire_ms, max_bytes)
     found = yield from _read_until(group, count, block_ms, terms, with_info=True)
     members, bounds = (yield from group.open()), found.bounds
     left = [place for place in range(len(members)) if place not in bounds]
@@ -659,7 +659,7 @@ def _read_until(
     with_info: bool,
 ) -> Operation[_TopicRead]:
     check_count(count)
-    grouping.check_terms(group.options, count, terms.retry_ms)
+    grouping.check_terms(group.options, count, terms.ack_ms)
     patience = check_block(block_ms) if count else 0
     deadline = (yield Clock()) + patience
     woken: list[Any] | None = None
@@ -670,7 +670,7 @@ def _read_until(
             return found
         if woken:
             yield from _complete(news, woken)
-        wait_ms = min(left, grouping.WAIT_SLICE_MS, terms.retry_ms or left)
+        wait_ms = min(left, grouping.WAIT_SLICE_MS, terms.ack_ms or left)
         if found.due_ms >= 0:
             wait_ms = min(wait_ms, found.due_ms)
         if not group.one_server:

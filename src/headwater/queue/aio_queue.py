@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, Unpack
 from headwater.kernel.codecs import D
 from headwater.kernel.failures import Failure, LetterFilter
 from headwater.kernel.headers import GivenHeaders
-from headwater.kernel.inputs import Duration, Limits, deadline, needed_deadline
+from headwater.kernel.inputs import Duration, Limits
 from headwater.queue import dead_letters, inspecting, moving, settling, upkeep
 from headwater.queue.dead_letters import OneQueueLetter
 from headwater.queue.handles import QueueHandle
@@ -121,7 +121,6 @@ class AsyncQueue(Generic[D]):
         *,
         ack_ms: Duration | None = None,
         block_ms: Duration | float | None = None,
-        retry_ms: Duration | None = None,
         max_bytes: int | None = None,
     ) -> list[Delivery[D]]:
         """Take up to ``count`` messages.
@@ -129,10 +128,9 @@ class AsyncQueue(Generic[D]):
         With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, with a
         higher ``attempt`` (at least once). Without, it is gone when it is delivered (at most once).
         ``block_ms`` waits for a first message; the consumer that has waited longest is served
-        first. ``retry_ms`` is another name of ``ack_ms``. No more are taken once they have
-        ``max_bytes``, headers included. One round trip for up to 1000 messages or 4 MiB.
+        first. No more are taken once they have ``max_bytes``, headers included. One round trip
+        for up to 1000 messages or 4 MiB.
         """
-        ack_ms = deadline(ack_ms, retry_ms)
         found = await self._run(moving.pop(self._handle, count, ack_ms, block_ms, max_bytes))
         return self._handle.decoded(found)
 
@@ -171,15 +169,9 @@ class AsyncQueue(Generic[D]):
         """Return messages untried: they are redelivered at once; the attempt does not count."""
         return await self._run(settling.release(self._handle, deliveries))
 
-    async def extend(
-        self,
-        *deliveries: Deliveries,
-        ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
-    ) -> int:
+    async def extend(self, *deliveries: Deliveries, ack_ms: Duration) -> int:
         """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
-        held_ms = needed_deadline(ack_ms, retry_ms)
-        return await self._run(settling.extend(self._handle, deliveries, held_ms))
+        return await self._run(settling.extend(self._handle, deliveries, ack_ms))
 
     async def stats(self) -> QueueStats:
         """Return the state of the queue: counts, rates, settings."""

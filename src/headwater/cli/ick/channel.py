@@ -71,7 +71,7 @@ def reserve(
     as_json: AsJson = False,
 ) -> None:
     """Lease a shard and reserve its lowest members; commit and release read what --json prints."""
-    wishes = {"consumer": consumer, "lease_ms": options.duration_ms(lease, "--lease")}
+    wishes = {"consumer": consumer, "ack_ms": options.duration_ms(lease, "--lease")}
     with known_channel(store, name, **wishes) as channel:
         batch = channel.reserve(count)
     if as_json:
