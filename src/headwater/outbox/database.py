@@ -37,9 +37,7 @@ from headwater.outbox.batches import (
 from headwater.outbox.schema import (
     CONTROL,
     SCHEMA,
-    batches_table,
     check_dialect,
-    headers_table,
     outbox_table,
     streamer_table,
 )
@@ -51,12 +49,13 @@ from headwater.sql.schemas import HAS_VERSIONS, VERSION
 # The SQL of the streamer that is the same on every database except for parameters and clock.
 
 
-# A role that was granted its rights before this table was there streams without the ledger.
+# A role of Postgres without rights on this table streams without the ledger.
 _HAS_BATCHES: Final = {
+    "sqlite": "SELECT 1",
     "postgresql": "SELECT 1 WHERE has_table_privilege(to_regclass('headwater_batches'), 'SELECT') "
     "AND has_table_privilege(to_regclass('headwater_batches'), 'INSERT') "
     "AND has_table_privilege(to_regclass('headwater_batches'), 'UPDATE') "
-    "AND has_table_privilege(to_regclass('headwater_batches'), 'DELETE')"
+    "AND has_table_privilege(to_regclass('headwater_batches'), 'DELETE')",
 }
 
 
@@ -65,8 +64,6 @@ class Statements(NamedTuple):
 
     has_versions: str
     version: str
-    has_headers: str
-    headed: str
     control: str
     mark: str
     listed: str
@@ -93,8 +90,6 @@ def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -
     found = Statements(
         has_versions=HAS_VERSIONS[dialect],
         version=VERSION.replace(":package", "?"),
-        has_headers=HAS_VERSIONS[dialect].replace("headwater_schemas", headers_table.name),
-        headed="SELECT 1 FROM headwater_outbox_headers WHERE id BETWEEN ? AND ? LIMIT 1",
         control="SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?",
         mark=f"UPDATE headwater_streamer "
         f"SET producer = ?, batch = ?, claimed = ?, claimed_ms = {clock} "
@@ -108,8 +103,7 @@ def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -
         "(SELECT staged_ms FROM headwater_outbox ORDER BY id LIMIT 1)",
         checkpoints="SELECT consumer, stream, next_offset, updated_ms FROM headwater_checkpoints "
         "ORDER BY 1, 2",
-        has_batches=_HAS_BATCHES.get(dialect)
-        or HAS_VERSIONS[dialect].replace("headwater_schemas", batches_table.name),
+        has_batches=_HAS_BATCHES[dialect],
         # Of rows that are about to go, all streams of a batch at once.
         staged_times="SELECT stream, min(staged_ms), max(staged_ms) FROM headwater_outbox "
         "WHERE id BETWEEN ? AND ? GROUP BY stream",
@@ -135,9 +129,8 @@ def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -
 # ── Database ──────────────────────────────────────────────────────────────────────────────────────
 
 
-# Stream, tag, value; where a row of the batch has headers, or ids are asked for, also its headers
-# as they are stored, and its id.
-Row: TypeAlias = "tuple[str, str, bytes] | tuple[str, str, bytes, bytes | None, int]"
+# Stream, tag, value, headers as they are stored, id.
+Row: TypeAlias = tuple[str, str, bytes, bytes, int]
 
 # The drivers that the streamer speaks to; an engine on another gets a twin that uses these.
 _DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
@@ -167,7 +160,6 @@ class OutboxDatabase(ABC):
     dialect: ClassVar[str]
     statements: ClassVar[Statements]
     where: str = ""
-    _has_headers: bool = False
     _has_batches: bool = False
 
     def control(self) -> Control:
@@ -183,20 +175,6 @@ class OutboxDatabase(ABC):
         """Write the control row if it still names the old batch; returns whether it did."""
         values = (*new, CONTROL, old.producer, old.batch)
         return self.change(self.statements.mark, *values) == 1
-
-    def batch_rows(self, runs: Runs, with_ids: bool = False) -> list[Row]:
-        """Read rows as ``rows`` does; with headers and ids if one has headers, or if asked."""
-        if not (self._headed(runs) or with_ids):
-            return self.rows(runs)
-        if not self._has_headers:
-            raise NotCreated(headers_table.name)
-        return self.rows_with_headers(runs)
-
-    def delete_batch(self, runs: Runs) -> None:
-        """Delete exactly these rows, with their headers."""
-        if self._headed(runs):
-            self.delete_headers(runs)
-        self.delete(runs)
 
     def note_batch(self, lines: Sequence[StreamedBatch]) -> None:
         """Write the lines of a batch, with the times of its rows, which are still there.
@@ -246,19 +224,10 @@ class OutboxDatabase(ABC):
         return StagedRow(*found[0]) if found else None
 
     def _keeps_batches(self) -> bool:
-        # An older release may have created the tables, and this one adds to them at any time.
+        # The rights may be granted at any time.
         if not self._has_batches:
             self._has_batches = bool(self.fetch(self.statements.has_batches))
         return self._has_batches
-
-    def _headed(self, runs: Runs) -> bool:
-        """Return whether rows between the first and the last have headers."""
-        # An older release may have created the tables, and this one adds to them at any time.
-        if not self._has_headers:
-            self._has_headers = bool(self.fetch(self.statements.has_headers))
-        return self._has_headers and bool(
-            self.fetch(self.statements.headed, runs[0][0], runs[-1][1])
-        )
 
     def listed(self, limit: int) -> Sequence[tuple[int, int]]:
         """Return the ids of the visible rows, up to a limit, with their sizes in bytes."""
@@ -300,16 +269,8 @@ class OutboxDatabase(ABC):
         """Read rows in the order of their ids; those that are gone are left out."""
 
     @abstractmethod
-    def rows_with_headers(self, runs: Runs) -> list[Row]:
-        """Read rows as ``rows`` does, each with its headers, or None, and its id."""
-
-    @abstractmethod
     def delete(self, runs: Runs) -> None:
         """Delete exactly these rows."""
-
-    @abstractmethod
-    def delete_headers(self, runs: Runs) -> None:
-        """Delete the headers of exactly these rows."""
 
     @abstractmethod
     def lead(self) -> bool:
@@ -469,7 +430,7 @@ class ClaimedBatch(NamedTuple):
     @property
     def has_ids(self) -> bool:
         """Whether its messages have the ids of their rows as a header."""
-        return _has_ids(self.producer)
+        return self.producer.endswith(ID_HEADER)
 
 
 class _Ahead(NamedTuple):
@@ -511,8 +472,7 @@ class Claims:
         """Return the batch that the last leader may have left half-way, to be appended again."""
         if not self._runs:
             return None
-        with_ids = _has_ids(self._control.producer)
-        rows = self._database.batch_rows(self._runs, with_ids)
+        rows = self._database.rows(self._runs)
         return ClaimedBatch(self._control.producer, self._control.batch, rows)
 
     def appended(self, parts: Sequence[AppendedPart]) -> None:
@@ -531,7 +491,7 @@ class Claims:
             if self._runs:
                 producer, batch, _ = self._control
                 note_batch(self._database, producer, batch, self._runs, self._parts)
-                self._database.delete_batch(self._runs)
+                self._database.delete(self._runs)
                 self._steps("deleted")
             if more and not self._ahead.runs and self._look():
                 self.read_ahead()
@@ -553,8 +513,7 @@ class Claims:
         runs = self._take()
         self._ahead = _NOTHING
         if runs:
-            rows = self._database.batch_rows(runs, _has_ids(self._producer))
-            self._ahead = _Ahead(runs, rows)
+            self._ahead = _Ahead(runs, self._database.rows(runs))
 
     def _look(self) -> bool:
         if self._at == len(self._listed):
@@ -569,7 +528,3 @@ class Claims:
             part = part[: max(sum(1 for _ in within), 1)]
         self._at += len(part)
         return runs_of([number for number, _ in part])
-
-
-def _has_ids(producer: str) -> bool:
-    return producer.endswith(ID_HEADER)
