@@ -64,6 +64,7 @@ class Statements(NamedTuple):
 
     has_versions: str
     version: str
+    headed: str
     control: str
     mark: str
     listed: str
@@ -90,6 +91,8 @@ def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -
     found = Statements(
         has_versions=HAS_VERSIONS[dialect],
         version=VERSION.replace(":package", "?"),
+        headed="SELECT 1 FROM headwater_outbox WHERE id BETWEEN ? AND ? "
+        "AND length(headers) > 0 LIMIT 1",
         control="SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?",
         mark=f"UPDATE headwater_streamer "
         f"SET producer = ?, batch = ?, claimed = ?, claimed_ms = {clock} "
@@ -129,8 +132,9 @@ def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -
 # ── Database ──────────────────────────────────────────────────────────────────────────────────────
 
 
-# Stream, tag, value, headers as they are stored, id.
-Row: TypeAlias = tuple[str, str, bytes, bytes, int]
+# Stream, tag, value; where a row of the batch has headers, or ids are asked for, also its headers
+# as they are stored, and its id.
+Row: TypeAlias = "tuple[str, str, bytes] | tuple[str, str, bytes, bytes, int]"
 
 # The drivers that the streamer speaks to; an engine on another gets a twin that uses these.
 _DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
@@ -175,6 +179,11 @@ class OutboxDatabase(ABC):
         """Write the control row if it still names the old batch; returns whether it did."""
         values = (*new, CONTROL, old.producer, old.batch)
         return self.change(self.statements.mark, *values) == 1
+
+    def batch_rows(self, runs: Runs, with_ids: bool = False) -> list[Row]:
+        """Read rows in order; with headers and ids if one has headers, or if asked."""
+        headed = with_ids or self.fetch(self.statements.headed, runs[0][0], runs[-1][1])
+        return self.rows(runs, headed=bool(headed))
 
     def note_batch(self, lines: Sequence[StreamedBatch]) -> None:
         """Write the lines of a batch, with the times of its rows, which are still there.
@@ -265,7 +274,7 @@ class OutboxDatabase(ABC):
         """Do all that happens within, or nothing; no other streamer claims what it reads."""
 
     @abstractmethod
-    def rows(self, runs: Runs) -> list[Row]:
+    def rows(self, runs: Runs, *, headed: bool) -> list[Row]:
         """Read rows in the order of their ids; those that are gone are left out."""
 
     @abstractmethod
@@ -430,7 +439,7 @@ class ClaimedBatch(NamedTuple):
     @property
     def has_ids(self) -> bool:
         """Whether its messages have the ids of their rows as a header."""
-        return self.producer.endswith(ID_HEADER)
+        return _has_ids(self.producer)
 
 
 class _Ahead(NamedTuple):
@@ -472,7 +481,8 @@ class Claims:
         """Return the batch that the last leader may have left half-way, to be appended again."""
         if not self._runs:
             return None
-        rows = self._database.rows(self._runs)
+        with_ids = _has_ids(self._control.producer)
+        rows = self._database.batch_rows(self._runs, with_ids)
         return ClaimedBatch(self._control.producer, self._control.batch, rows)
 
     def appended(self, parts: Sequence[AppendedPart]) -> None:
@@ -513,7 +523,8 @@ class Claims:
         runs = self._take()
         self._ahead = _NOTHING
         if runs:
-            self._ahead = _Ahead(runs, self._database.rows(runs))
+            rows = self._database.batch_rows(runs, _has_ids(self._producer))
+            self._ahead = _Ahead(runs, rows)
 
     def _look(self) -> bool:
         if self._at == len(self._listed):
@@ -528,3 +539,7 @@ class Claims:
             part = part[: max(sum(1 for _ in within), 1)]
         self._at += len(part)
         return runs_of([number for number, _ in part])
+
+
+def _has_ids(producer: str) -> bool:
+    return producer.endswith(ID_HEADER)

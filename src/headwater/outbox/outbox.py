@@ -6,7 +6,7 @@ streamer brings it to the log.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 
 import msgspec
@@ -122,7 +122,8 @@ class Outbox(Generic[E]):
         """
         headers = Carried.beside(headers)
         stored = encode_headers(headers) if headers is not None else b""
-        return _write(conn, [self._row(stream, tag, value, stored)])
+        row: tuple[str, str, bytes] = self._row(stream, tag, value)
+        return _write(conn, [(*row, stored) if stored else row])
 
     @overload
     def stage_many(
@@ -160,7 +161,9 @@ class Outbox(Generic[E]):
         if Carried.context is not None:
             headers = {at: Carried.beside(headers.get(at)) for at in range(len(rows))}
         stored = {at: encode_headers(given) for at, given in headers.items()}
-        checked = [self._row(*row, stored.get(at, b"")) for at, row in enumerate(rows)]
+        checked: list[Any] = [self._row(*entry) for entry in rows]
+        if any(stored.values()):
+            checked = [(*row, stored.get(at, b"")) for at, row in enumerate(checked)]
         return _write(conn, checked)
 
     def status(self) -> Status:
@@ -187,7 +190,7 @@ class Outbox(Generic[E]):
             found = database.batches_of_row(row)
         return next((one for one in found if one.offset_of(row) is not None), None)
 
-    def _row(self, stream: AnyStream, tag: str, value: Any, headers: bytes) -> Row:
+    def _row(self, stream: AnyStream, tag: str, value: Any) -> tuple[str, str, bytes]:
         if isinstance(stream, Stream | AsyncStream):
             value = value if stream.codec is None else stream.codec.encode(value)
             stream = stream.name
@@ -204,7 +207,7 @@ class Outbox(Generic[E]):
         # A character has at most four bytes, and none that is printable is a NUL.
         if type(tag) is not str or 4 * len(tag) > MAX_TAG_BYTES or not tag.isprintable():
             _check_tag(tag)
-        return stream, tag, value, headers
+        return stream, tag, value
 
     def _bytes(self, value: Any) -> bytes:
         if isinstance(value, str):
@@ -239,7 +242,7 @@ def _check_tag(tag: Any) -> None:
         raise InvalidInput(f"tag {tag!r} contains a NUL, which SQL text cannot; leave it out")
 
 
-def _write(conn: Any, rows: list[Row]) -> Awaitable[None] | None:
+def _write(conn: Any, rows: Sequence[Row]) -> Awaitable[None] | None:
     """Insert; raises NotCreated in place of what a driver raises about missing tables."""
     try:
         waiting = write_rows(conn, rows)

@@ -25,11 +25,12 @@ SELECT set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan
 _CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _ROW_BYTES = "octet_length(tag) + octet_length(value) + octet_length(headers)"
 _ROWS = """
-SELECT stream, tag, value, headers, id
+SELECT stream, tag, value
 FROM unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
 JOIN headwater_outbox ON id BETWEEN first AND last
 ORDER BY id
 """
+_HEADED_ROWS = _ROWS.replace("value", "value, headers, id")
 _DELETE = """
 DELETE FROM headwater_outbox USING unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
 WHERE id BETWEEN first AND last
@@ -80,9 +81,9 @@ class PostgresDatabase(OutboxDatabase):
         with self._connection.transaction():
             yield
 
-    def rows(self, runs: Runs) -> list[Row]:
+    def rows(self, runs: Runs, *, headed: bool) -> list[Row]:
         """See OutboxDatabase."""
-        return self.fetch(_ROWS, *_arrays(runs))
+        return self.fetch(_HEADED_ROWS if headed else _ROWS, *_arrays(runs))
 
     def delete(self, runs: Runs) -> None:
         """See OutboxDatabase."""

@@ -22,8 +22,9 @@ _CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _ROW_BYTES = "4 * length(tag) + length(value) + length(headers)"
 # Of a run of ids; there is one run, unless transactions took turns or rolled back.
 _ROWS = """
-SELECT stream, tag, value, headers, id FROM headwater_outbox WHERE id BETWEEN ? AND ? ORDER BY id
+SELECT stream, tag, value FROM headwater_outbox WHERE id BETWEEN ? AND ? ORDER BY id
 """
+_HEADED_ROWS = _ROWS.replace("value", "value, headers, id")
 _DELETE = "DELETE FROM headwater_outbox WHERE id BETWEEN ? AND ?"
 
 # To look whether anything was committed costs a few microseconds: while there is traffic it is done
@@ -80,9 +81,10 @@ class SqliteDatabase(OutboxDatabase):
                 self._cursor.execute("ROLLBACK")
             raise
 
-    def rows(self, runs: Runs) -> list[Row]:
+    def rows(self, runs: Runs, *, headed: bool) -> list[Row]:
         """See OutboxDatabase."""
-        return [row for run in runs for row in self._cursor.execute(_ROWS, run)]
+        statement = _HEADED_ROWS if headed else _ROWS
+        return [row for run in runs for row in self._cursor.execute(statement, run)]
 
     def delete(self, runs: Runs) -> None:
         """See OutboxDatabase."""

@@ -34,8 +34,8 @@ class DjangoConnection(Protocol):
         """Return a cursor in the transaction of the connection."""
 
 
-# Stream, tag, value and headers, which are empty if there are none.
-Row: TypeAlias = tuple[str, str, bytes, bytes]
+# Stream, tag, value; all rows of a call have headers as well, perhaps empty ones, or none has.
+Row: TypeAlias = "tuple[str, str, bytes] | tuple[str, str, bytes, bytes]"
 Rows: TypeAlias = Sequence[Row]
 Way: TypeAlias = Callable[[Any, Rows], Any]
 SyncConnection: TypeAlias = (
@@ -51,19 +51,23 @@ AnyAsyncConnection: TypeAlias = (
 _PART_ROWS = 1000
 _PART_BYTES = 8 * 1024 * 1024
 
-_FIELDS = ("stream", "tag", "value", "headers")
-_INSERT = "INSERT INTO headwater_outbox (stream, tag, value, headers)"
-_FOR_PSYCOPG = f"{_INSERT} VALUES (%s, %s, %b, %b)"
+# What is inserted, by the number of columns: the headers of rows without any are the default.
+_COLUMNS = {3: "stream, tag, value", 4: "stream, tag, value, headers"}
+_INSERT = {n: f"INSERT INTO headwater_outbox ({names})" for n, names in _COLUMNS.items()}
+_FOR_PSYCOPG = {n: f"{insert} VALUES (%s, %s{', %b' * (n - 2)})" for n, insert in _INSERT.items()}
 # One statement and one firing of the trigger, however many rows; the order is that of the arrays.
-_MANY_FOR_PSYCOPG = f"""
-{_INSERT}
-SELECT stream, tag, value, headers
-FROM unnest(%b::text[], %b::text[], %b::bytea[], %b::bytea[])
-     WITH ORDINALITY AS e(stream, tag, value, headers, place)
+_MANY_FOR_PSYCOPG = {
+    n: f"""
+{_INSERT[n]}
+SELECT {names}
+FROM unnest(%b::text[], %b::text[]{", %b::bytea[]" * (n - 2)})
+     WITH ORDINALITY AS e({names}, place)
 ORDER BY place
 """
-_FOR_SQLITE = f"{_INSERT} VALUES (?, ?, ?, ?)"
-_FOR_DJANGO = f"{_INSERT} VALUES (%s, %s, %s, %s)"
+    for n, names in _COLUMNS.items()
+}
+_FOR_SQLITE = {n: f"{insert} VALUES (?{', ?' * (n - 1)})" for n, insert in _INSERT.items()}
+_FOR_DJANGO = {n: f"{insert} VALUES (%s{', %s' * (n - 1)})" for n, insert in _INSERT.items()}
 _FOR_OTHERS = sa.insert(outbox_table).inline()
 
 _DJANGO = ("django.db.backends.base.base", "django.utils.connection")
@@ -105,8 +109,8 @@ async def _write_in_turn(way: Way, conn: Any, rows: Rows) -> None:
 def _parts(rows: Rows) -> Iterator[Rows]:
     """Split rows into parts that each fit one statement."""
     start = size = 0
-    for place, (_, tag, value, headers) in enumerate(rows):
-        row_size = len(tag) + len(value) + len(headers)
+    for place, row in enumerate(rows):
+        row_size = len(row[1]) + len(row[2])
         size += row_size
         if place > start and (place - start == _PART_ROWS or size > _PART_BYTES):
             yield rows[start:place]
@@ -142,8 +146,10 @@ def _way_of(kind: type) -> Way:
 
 def _for_psycopg(rows: Rows) -> tuple[str, Any]:
     if len(rows) == 1:
-        return _FOR_PSYCOPG, rows[0]
-    return _MANY_FOR_PSYCOPG, tuple(list(column) for column in zip(*rows, strict=True))
+        return _FOR_PSYCOPG[len(rows[0])], rows[0]
+    return _MANY_FOR_PSYCOPG[len(rows[0])], tuple(
+        list(column) for column in zip(*rows, strict=True)
+    )
 
 
 def _for_driver(dialect: sa.Dialect, rows: Rows) -> tuple[str, Any] | None:
@@ -152,12 +158,12 @@ def _for_driver(dialect: sa.Dialect, rows: Rows) -> tuple[str, Any] | None:
     if dialect.driver.startswith("psycopg") and dialect.driver != "psycopg2":
         return _for_psycopg(rows)
     if dialect.name == "sqlite":
-        return _FOR_SQLITE, list(rows) if len(rows) > 1 else rows[0]
+        return _FOR_SQLITE[len(rows[0])], list(rows) if len(rows) > 1 else rows[0]
     return None
 
 
 def _for_core(rows: Rows) -> list[dict[str, Any]]:
-    return [dict(zip(_FIELDS, row, strict=True)) for row in rows]
+    return [dict(zip(("stream", "tag", "value", "headers"), row, strict=False)) for row in rows]
 
 
 def _by_connection(conn: sa.Connection, rows: Rows) -> None:
@@ -196,13 +202,13 @@ async def _by_async_psycopg(conn: psycopg.AsyncConnection[Any], rows: Rows) -> N
 
 def _by_sqlite3(conn: sqlite3.Connection, rows: Rows) -> None:
     if len(rows) == 1:
-        conn.execute(_FOR_SQLITE, rows[0])
+        conn.execute(_FOR_SQLITE[len(rows[0])], rows[0])
     else:
-        conn.executemany(_FOR_SQLITE, rows)
+        conn.executemany(_FOR_SQLITE[len(rows[0])], rows)
 
 
 async def _by_aiosqlite(conn: aiosqlite.Connection, rows: Rows) -> None:
-    await conn.executemany(_FOR_SQLITE, rows)
+    await conn.executemany(_FOR_SQLITE[len(rows[0])], rows)
 
 
 def _by_django(conn: DjangoConnection, rows: Rows) -> None:
@@ -214,6 +220,6 @@ def _by_django(conn: DjangoConnection, rows: Rows) -> None:
     # By Django's cursor, so that an error marks the atomic block as failed.
     with conn.cursor() as cursor:
         if len(rows) == 1:
-            cursor.execute(_FOR_DJANGO, rows[0])
+            cursor.execute(_FOR_DJANGO[len(rows[0])], rows[0])
         else:
-            cursor.executemany(_FOR_DJANGO, rows)
+            cursor.executemany(_FOR_DJANGO[len(rows[0])], rows)

@@ -317,8 +317,8 @@ def _by_stream(batch: ClaimedBatch) -> Iterator[_Columns]:
     """
     if not batch.rows:
         return
-    streams, tags, values, headers, ids = zip(*batch.rows, strict=True)
-    stored = _with_ids(headers, ids) if batch.has_ids else headers if any(headers) else None
+    streams, tags, values, *more = zip(*batch.rows, strict=True)
+    stored = _with_ids(*more) if batch.has_ids else more[0] if more else None
     if streams.count(streams[0]) == len(streams):
         yield streams[0], tags, values, stored, None
         return
