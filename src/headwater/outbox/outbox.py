@@ -163,7 +163,10 @@ class Outbox(Generic[E]):
         stored = {at: encode_headers(given) for at, given in headers.items()}
         checked: list[Any] = [self._row(*entry) for entry in rows]
         if any(stored.values()):
-            checked = [(*row, stored.get(at, b"")) for at, row in enumerate(checked)]
+            checked = [
+                (name, tag, value, stored.get(at, b""))
+                for at, (name, tag, value) in enumerate(checked)
+            ]
         return _write(conn, checked)
 
     def status(self) -> Status:
