@@ -21,7 +21,10 @@ def as_typed(text: str, parameters: Iterable[Any]) -> str:
     spelled = {one.name: spelling(one) for one in parameters}
 
     def option(name: str) -> str | None:
-        likely = (name, name.removesuffix("_ms"), name.removeprefix("write_"))
+        likely = [name, name.removesuffix("_ms"), name.removeprefix("write_")]
+        if name == "ack_ms":
+            # What a channel leases for so long.
+            likely.append("lease")
         return next((spelled[one] for one in likely if one in spelled), None)
 
     def subject(found: re.Match[str]) -> str:
