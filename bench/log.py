@@ -76,7 +76,7 @@ def group_read_ack(pair: Logs) -> Row:
         def work() -> None:
             got = 0
             while got < pair.messages:
-                messages = group.read(BATCH, retry_ms=60_000)
+                messages = group.read(BATCH, ack_ms=60_000)
                 got += len(messages)
                 group.ack((messages[0].offset, messages[-1].offset))
 
@@ -245,7 +245,7 @@ def _member(
     if kind == "ours":
         group = headwater.connect(url).stream(name).group("g", start="last")
         group.read(1)
-        take = partial(group.read, 1, block_ms=5000, retry_ms=60_000)
+        take = partial(group.read, 1, block_ms=5000, ack_ms=60_000)
     else:
         native = redis.Redis(unix_socket_path=url.removeprefix("unix://"))
         take = partial(native.xreadgroup, "g", "m", {name: ">"}, count=1, block=5000)

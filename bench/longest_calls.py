@@ -101,7 +101,7 @@ def of_a_group(hw: headwater.Headwater, native: redis.Redis, count: int) -> Iter
     yield Case("ack of what is acknowledged", lambda: group.ack(*scattered))
     yield Case("nack", lambda: group.nack((part + 1, 2 * part)))
     yield Case("extend", lambda: group.extend((2 * part + 1, 3 * part), ack_ms=FAR_MS))
-    yield Case("read what is due", lambda: group.read(1000, retry_ms=FAR_MS))
+    yield Case("read what is due", lambda: group.read(1000, ack_ms=FAR_MS))
     yield Case("info", group.info)
     yield Case("seek", lambda: group.seek("last"))
     group = fragmented(hw, native, count)
@@ -113,7 +113,7 @@ def crowded(hw: headwater.Headwater, count: int) -> headwater.Stream:
     stream = hw.stream("crowd")
     stream.write_many(events(10))
     handle = StreamHandle(stream.name, {stream.name})
-    terms = Terms(retry_ms=None, expire_ms=None)
+    terms = Terms(ack_ms=None, expire_ms=None)
     for at in range(0, count, CHUNK):
         groups = [GroupHandle(handle, f"g{n}", "m") for n in range(at, min(at + CHUNK, count))]
         hw.store.run(together(grouping.read_now(group, 10, terms) for group in groups))

@@ -107,7 +107,7 @@ def search(spark: SparkSession, index: str, word: str) -> list[int]:
 
 def run(spark: SparkSession, hw: headwater.Headwater, place: Path) -> None:
     documents = Documents(f"sqlite:///{place / 'documents.db'}")
-    dirty = hw.ick_channel("documents", shards=2, lease_ms=300_000)
+    dirty = hw.ick_channel("documents", shards=2, ack_ms=300_000)
     index = str(place / "index")
 
     documents.put({number: f"rocket number {number}" for number in range(200)})

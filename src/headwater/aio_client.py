@@ -134,18 +134,17 @@ class AsyncHeadwater:
         *,
         consumer: str | None = None,
         ack_ms: Duration | None = None,
-        lease_ms: Duration | None = None,
     ) -> AsyncIckChannel:
         """Return a consumer's view of the channel of that name; its first use creates the channel.
 
         ``shards`` is for a new channel, 8 without it; an existing channel keeps its own number.
         ``consumer`` names who reserves by this object; without it each has a name of its own.
         ``ack_ms`` is how long a shard stays leased to a consumer that sends nothing, 30 s without
-        it; ``lease_ms`` is another name of it.
+        it.
         """
         from headwater.ick.aio_ick import AsyncIckChannel
 
-        handle = self._handles.channel(name, shards, consumer, ack_ms, lease_ms)
+        handle = self._handles.channel(name, shards, consumer, ack_ms)
         return AsyncIckChannel(self.store, handle)
 
     async def ick_channels(self) -> list[str]:

@@ -8,7 +8,6 @@
     ├── AppRefused                parts of an application cannot run as they are declared
     ├── ExtraMissing              a library that only some parts need is not installed
     ├── FormatTooNew              what is stored was written by a newer release
-    ├── FormatNotInUse            older clients could not read what would be written
     ├── StoreError                the store cannot serve
     │   ├── StoreUnreachable      no connection could be made
     │   ├── StoreTooOld           the server lacks what Headwater needs
@@ -183,24 +182,6 @@ class FormatTooNew(HeadwaterError):
         self.what = what
         self.found = found
         self.known = known
-
-
-class FormatNotInUse(HeadwaterError):
-    """A write needs a format that older clients of the store do not know.
-
-    Nothing was changed. ``needed`` is that format, ``in_use`` the one that the store uses until
-    such clients are gone.
-    """
-
-    def __init__(self, what: str, where: str, needed: int, in_use: int) -> None:
-        super().__init__(
-            f"{what} need format {needed}, and the store at {where} is written in format {in_use} "
-            "while clients of an older release may use it; upgrade these, then run headwater "
-            "upgrade"
-        )
-        self.what = what
-        self.needed = needed
-        self.in_use = in_use
 
 
 class StoreError(HeadwaterError):

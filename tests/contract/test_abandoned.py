@@ -52,7 +52,7 @@ def test_retention_does_not_wait_for_a_group_that_was_silent_for_too_long(
     stream = hw.stream(name)
     stream.write_many(entries(10))
     old, used = stream.group("old"), stream.group("used")
-    old.read(2, retry_ms=FAR)
+    old.read(2, ack_ms=FAR)
     used.read(6)
     assert stream.retain(max_count=2) == (0, 8, "old")
     age(name, "old")

@@ -13,14 +13,14 @@ def test_a_group_takes_messages_offsets_and_ranges(client: Headwater, name: str)
     stream = client.stream(name)
     written = stream.write_many(entries(20))
     group = stream.group("g")
-    taken = group.read(20, retry_ms=FAR)
+    taken = group.read(20, ack_ms=FAR)
     with pytest.raises(InvalidInput):
         group.ack(taken[0], [taken[1], (9, 2)])
     assert group.info().pending == 20
     assert group.ack(taken[0], taken[1:3], 4, (5, 6), range(7, 9)) == 8
     assert group.extend(taken, ack_ms=FAR) == 12
     assert group.nack(m for m in taken if m.offset > 15) == 5
-    assert offsets(group.read(20, retry_ms=FAR)) == [16, 17, 18, 19, 20]
+    assert offsets(group.read(20, ack_ms=FAR)) == [16, 17, 18, 19, 20]
     assert group.ack(written) == 12
     assert group.info().pending == 0
 
@@ -32,7 +32,7 @@ def test_a_group_of_a_topic_takes_messages_and_ranges_of_partitions(
     written = topic.write_many(entries(30))
     group = topic.group("g")
     taken = []
-    while more := group.read(30, retry_ms=FAR):
+    while more := group.read(30, ack_ms=FAR):
         taken += more
     with pytest.raises(InvalidInput, match="partition 3 is not one of 0 to 2"):
         group.ack(taken, (3, 1))

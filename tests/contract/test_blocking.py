@@ -77,7 +77,7 @@ def test_a_reader_that_waits_in_vain_gets_nothing_when_its_time_is_up(stream: St
     for wait in (
         lambda: stream.read(2, 5, block_ms=60),
         lambda: stream.group("g", "last").read(5, block_ms=60),
-        lambda: stream.group("g", "last").read(5, block_ms=60, retry_ms=10),
+        lambda: stream.group("g", "last").read(5, block_ms=60, ack_ms=10),
     ):
         begun = time.monotonic()
         assert wait() == []

@@ -19,25 +19,25 @@ LONG = 60_000
 
 def test_a_member_that_stopped_waiting_takes_nothing(stream: Stream) -> None:
     gone = stream.group("g", member="gone")
-    assert gone.read(5, block_ms=30, retry_ms=FAR) == []
+    assert gone.read(5, block_ms=30, ack_ms=FAR) == []
     stream.write_many(entries(3))
-    assert offsets(stream.group("g", member="here").read(5, retry_ms=FAR)) == [1, 2, 3]
+    assert offsets(stream.group("g", member="here").read(5, ack_ms=FAR)) == [1, 2, 3]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("client", ["embedded-sync", "plain-async"], indirect=True)
-@pytest.mark.parametrize("retry_ms", [None, FAR])
+@pytest.mark.parametrize("ack_ms", [None, FAR])
 def test_what_was_handed_to_a_member_that_died_is_handed_to_another(
-    client: Headwater, stream: Stream, retry_ms: int | None
+    client: Headwater, stream: Stream, ack_ms: int | None
 ) -> None:
     def wait_and_die() -> Operation[None]:
-        terms = ("" if retry_ms is None else retry_ms, "")
+        terms = ("" if ack_ms is None else ack_ms, "")
         args = ("g", "dying", 5, *terms, "first", "", "", "dying.1", 60_000, 0, "", 10**6)
         yield Call("hw_group_read", stream_key(stream.name), args)
 
     client.store.run(wait_and_die())
     stream.write_many(entries(3))
-    found = stream.group("g", member="living").read(5, block_ms=10_000, retry_ms=retry_ms)
+    found = stream.group("g", member="living").read(5, block_ms=10_000, ack_ms=ack_ms)
     assert [(m.offset, m.attempt) for m in found] == [(1, 1), (2, 1), (3, 1)]
 
 
@@ -45,7 +45,7 @@ def test_what_a_blocked_member_has_is_pending_at_once(
     stream: Stream, pool: ThreadPoolExecutor
 ) -> None:
     group = stream.group("g")
-    members = [pool.submit(group.read, 1, retry_ms=LONG, block_ms=LONG) for _ in range(3)]
+    members = [pool.submit(group.read, 1, ack_ms=LONG, block_ms=LONG) for _ in range(3)]
     wait_for_members(group, 3)
     for n in range(1, 4):
         # What a member has is still needed: a backlog of one leaves it where it is.
@@ -55,7 +55,7 @@ def test_what_a_blocked_member_has_is_pending_at_once(
     assert sorted(offsets([each for member in members for each in member.result(60)])) == [1, 2, 3]
     assert group.ack(2) == 1
     assert group.nack(1) == 1
-    assert offsets(group.read(2, retry_ms=LONG)) == [1]
+    assert offsets(group.read(2, ack_ms=LONG)) == [1]
     assert group.ack(1, 3) == 2
     assert group.info().ack_offset == 4
     assert stream.info().first == 1
@@ -118,7 +118,7 @@ def test_many_writers_and_members_share_the_work_without_loss_or_repeat(
         taken: list[int] = []
         while True:
             finished = done.is_set()
-            if messages := group.read(20, block_ms=500, retry_ms=LONG):
+            if messages := group.read(20, block_ms=500, ack_ms=LONG):
                 taken += offsets(messages)
                 assert group.ack(*offsets(messages)) == len(messages)
             elif finished:

@@ -58,14 +58,14 @@ def test_cancelled_members_leave_at_once(hw: headwater.Headwater, name: str) -> 
     asyncio.run(cancel_all())
 
 
-@pytest.mark.parametrize("retry_ms", [None, FAR])
+@pytest.mark.parametrize("ack_ms", [None, FAR])
 def test_what_is_in_the_box_of_a_member_that_leaves_goes_back_at_once(
-    hw: headwater.Headwater, name: str, retry_ms: int | None
+    hw: headwater.Headwater, name: str, ack_ms: int | None
 ) -> None:
     stream = hw.stream(name)
 
     def wait_and_leave() -> Operation[int]:
-        terms = ("" if retry_ms is None else retry_ms, "")
+        terms = ("" if ack_ms is None else ack_ms, "")
         args = ("g", "m", 5, *terms, "first", "", "", "m.1", LONG, 0, "", 10**6)
         yield Call("hw_group_read", stream_key(name), args)
         yield Call("hw_stream_write", stream_key(name), ("", 0, "", "plain", "a", b"1"))
@@ -73,7 +73,7 @@ def test_what_is_in_the_box_of_a_member_that_leaves_goes_back_at_once(
         return left
 
     assert hw.store.run(wait_and_leave()) == 1
-    found = stream.group("g").read(5, retry_ms=retry_ms)
+    found = stream.group("g").read(5, ack_ms=ack_ms)
     assert [(message.offset, message.attempt) for message in found] == [(1, 1)]
     assert waiting(hw, name)[0] == 0
 
@@ -89,7 +89,7 @@ def test_what_a_member_leaves_goes_to_the_next_in_line(
 
     args = ("g", "m", 5, FAR, "", "first", "", "", "m.1", LONG, 0, "", 10**6)
     hw.store.run(ask(Call("hw_group_read", key, args)))
-    other = pool.submit(stream.group("g", member="other").read, 5, block_ms=LONG, retry_ms=FAR)
+    other = pool.submit(stream.group("g", member="other").read, 5, block_ms=LONG, ack_ms=FAR)
     wait_for_members(stream.group("g"), 2)
     stream.write("a", b"1")
     hw.store.run(ask(Call("hw_group_leave", key, ("g", "m.1"))))

@@ -17,16 +17,16 @@ from tests.support.watch import let_pass
 LONG = 60_000
 
 
-@pytest.mark.parametrize("retry_ms", [None, FAR])
+@pytest.mark.parametrize("ack_ms", [None, FAR])
 @pytest.mark.parametrize("size", [1, 5, 40, 600])
 def test_a_write_wakes_a_blocked_member_within_milliseconds(
-    stream: Stream, pool: ThreadPoolExecutor, size: int, retry_ms: int | None
+    stream: Stream, pool: ThreadPoolExecutor, size: int, ack_ms: int | None
 ) -> None:
     group = stream.group("g")
     group.read(0)
 
     def wait() -> list[int]:
-        found = group.read(size, block_ms=LONG, retry_ms=retry_ms)
+        found = group.read(size, block_ms=LONG, ack_ms=ack_ms)
         assert pairs(found) == entries(size)
         assert {m.attempt for m in found} == {1}
         return offsets(found)
@@ -38,7 +38,7 @@ def test_a_write_wakes_a_blocked_member_within_milliseconds(
         stream.write_many(entries(size))
 
     rounds = check_wakes(pool, wait, ready, act, within_ms=50)
-    assert group.info().pending == (0 if retry_ms is None else rounds * size)
+    assert group.info().pending == (0 if ack_ms is None else rounds * size)
 
 
 def test_blocked_members_are_served_in_turn(stream: Stream, pool: ThreadPoolExecutor) -> None:
@@ -71,7 +71,7 @@ def test_a_batch_is_shared_among_blocked_members(stream: Stream, pool: ThreadPoo
     group = stream.group("g")
     group.read(0)
     waits = [
-        pool.submit(stream.group("g", member=f"m{i}").read, 10, block_ms=LONG, retry_ms=FAR)
+        pool.submit(stream.group("g", member=f"m{i}").read, 10, block_ms=LONG, ack_ms=FAR)
         for i in range(3)
     ]
     wait_for_members(group, 3)
@@ -111,13 +111,13 @@ def test_an_ack_wakes_a_member_that_max_pending_held_back(
 ) -> None:
     stream.write_many(entries(100))
     group = stream.group("g", max_pending=2)
-    group.read(2, retry_ms=FAR)
+    group.read(2, ack_ms=FAR)
 
     def act() -> None:
         group.ack(group.info().ack_offset)
 
     def wait() -> list[int]:
-        return offsets(group.read(5, block_ms=LONG, retry_ms=FAR))
+        return offsets(group.read(5, block_ms=LONG, ack_ms=FAR))
 
     check_wakes(pool, wait, lambda: group.info().waiting == 1, act, within_ms=50)
     assert group.info().pending == 2
@@ -126,10 +126,10 @@ def test_an_ack_wakes_a_member_that_max_pending_held_back(
 def test_a_nack_wakes_a_blocked_member(stream: Stream, pool: ThreadPoolExecutor) -> None:
     stream.write("a", b"1")
     group = stream.group("g")
-    group.read(1, retry_ms=FAR)
+    group.read(1, ack_ms=FAR)
 
     def wait() -> list[int]:
-        return offsets(group.read(5, block_ms=LONG, retry_ms=FAR))
+        return offsets(group.read(5, block_ms=LONG, ack_ms=FAR))
 
     def act() -> None:
         group.nack(1)
@@ -142,10 +142,10 @@ def test_a_nack_with_delay_wakes_a_blocked_member_when_it_is_due(
 ) -> None:
     stream.write("a", b"1")
     group = stream.group("g")
-    group.read(1, retry_ms=FAR)
+    group.read(1, ack_ms=FAR)
 
     def wait() -> list[int]:
-        return offsets(group.read(5, block_ms=LONG, retry_ms=FAR))
+        return offsets(group.read(5, block_ms=LONG, ack_ms=FAR))
 
     def act() -> None:
         group.nack(1, delay_ms=120)
@@ -165,8 +165,8 @@ def test_an_unacked_message_wakes_a_blocked_member_when_it_is_due(
     def took_ms() -> float:
         offset = stream.write("a", b"1")
         begun = time.perf_counter()
-        assert offsets(group.read(1, retry_ms=150)) == [offset]
-        again = pool.submit(other.read, 5, block_ms=LONG, retry_ms=FAR).result(60)
+        assert offsets(group.read(1, ack_ms=150)) == [offset]
+        again = pool.submit(other.read, 5, block_ms=LONG, ack_ms=FAR).result(60)
         took = (time.perf_counter() - begun) * 1000
         assert [(m.offset, m.attempt) for m in again] == [(offset, 2)]
         assert took > 149
@@ -196,12 +196,12 @@ def test_a_member_that_is_sent_among_holes_gets_the_next_message(
     stream.compact()
     group = stream.group("g", "last")
     group.read(0)
-    for retry_ms in (None, FAR):
-        wait = pool.submit(group.read, 1, block_ms=LONG, retry_ms=retry_ms)
+    for ack_ms in (None, FAR):
+        wait = pool.submit(group.read, 1, block_ms=LONG, ack_ms=ack_ms)
         wait_for_members(group, 1)
         group.seek("first")
         assert offsets(wait.result(60)) == [2498]
-        assert group.info().pending == (0 if retry_ms is None else 1)
+        assert group.info().pending == (0 if ack_ms is None else 1)
         group.seek("last")
 
 
@@ -214,8 +214,8 @@ def test_a_message_that_expires_makes_room_for_a_blocked_member(
     def took_ms() -> float:
         first, second = stream.write_many(entries(2))
         begun = time.perf_counter()
-        assert offsets(group.read(1, retry_ms=FAR, expire_ms=120)) == [first]
-        got = pool.submit(group.read, 5, block_ms=LONG, retry_ms=FAR).result(60)
+        assert offsets(group.read(1, ack_ms=FAR, expire_ms=120)) == [first]
+        got = pool.submit(group.read, 5, block_ms=LONG, ack_ms=FAR).result(60)
         took = (time.perf_counter() - begun) * 1000
         assert offsets(got) == [second]
         assert took > 119
@@ -231,10 +231,10 @@ def test_a_redrive_wakes_a_blocked_member(
 ) -> None:
     stream.write("a", b"1")
     group = stream.group("g", dead_letters=True)
-    group.read(1, retry_ms=FAR, expire_ms=1)
+    group.read(1, ack_ms=FAR, expire_ms=1)
     let_pass(client, 1)
     group.bury()
-    wait = pool.submit(group.read, 5, block_ms=LONG, retry_ms=FAR)
+    wait = pool.submit(group.read, 5, block_ms=LONG, ack_ms=FAR)
     wait_for_members(group, 1)
     assert group.redrive() == (1, 0)
     assert offsets(wait.result(60)) == [1]

@@ -93,7 +93,7 @@ def test_a_shard_is_with_one_consumer_at_a_time(
 def test_a_lease_that_runs_out_is_taken_over_and_its_token_is_stale(
     client: Headwater, name: str
 ) -> None:
-    slow, quick = (other(client, name, shards=1, lease_ms=ms) for ms in (1, LONG))
+    slow, quick = (other(client, name, shards=1, ack_ms=ms) for ms in (1, LONG))
     slow.add({"a": 1, "b": 2})
     late = slow.reserve(2)
     let_pass(client, 1)
@@ -115,10 +115,10 @@ def test_a_lease_that_runs_out_is_taken_over_and_its_token_is_stale(
 
 
 def test_a_renewed_lease_is_not_taken_over(client: Headwater, name: str) -> None:
-    slow, quick = (other(client, name, shards=1, lease_ms=ms) for ms in (1, LONG))
+    slow, quick = (other(client, name, shards=1, ack_ms=ms) for ms in (1, LONG))
     slow.add({"a": 1, "b": 2})
     batch = slow.reserve(2)
-    until = slow.renew(batch, lease_ms=LONG)
+    until = slow.renew(batch, ack_ms=LONG)
     assert until > batch.until_ms
     let_pass(client, 2)
     assert not quick.reserve(1)
@@ -254,7 +254,7 @@ def test_what_cannot_be_meant_is_refused_before_it_is_sent(client: Headwater, na
     for wrong in names:
         with pytest.raises(InvalidInput):
             client.ick_channel(wrong)
-    for options in ({"shards": 0}, {"shards": 1025}, {"consumer": "a b"}, {"lease_ms": 0}):
+    for options in ({"shards": 0}, {"shards": 1025}, {"consumer": "a b"}, {"ack_ms": 0}):
         with pytest.raises(InvalidInput):
             client.ick_channel(name, **options)
     channel.add({"a": 1})

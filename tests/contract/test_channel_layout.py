@@ -72,7 +72,7 @@ def test_the_housekeeper_finishes_a_change_of_shards(client: Headwater, name: st
 
 
 def test_a_lease_of_the_old_layout_that_runs_out_is_void(client: Headwater, name: str) -> None:
-    slow, rival = client.ick_channel(name, shards=1, lease_ms=1), client.ick_channel(name)
+    slow, rival = client.ick_channel(name, shards=1, ack_ms=1), client.ick_channel(name)
     slow.add(members(10))
     batch = slow.reserve(4)
     let_pass(client, 1)

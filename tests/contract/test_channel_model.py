@@ -70,7 +70,7 @@ class ChannelMachine(RuleBasedStateMachine):
         super().__init__()
         self.name = f"model-{secrets.token_hex(6)}"
         self.consumers: dict[str, IckChannel] = {
-            name: self.client.ick_channel(self.name, shards=2, consumer=name, lease_ms=FAR)
+            name: self.client.ick_channel(self.name, shards=2, consumer=name, ack_ms=FAR)
             for name in "abc"
         }
         self.any = self.consumers["a"]
@@ -180,7 +180,7 @@ class ChannelMachine(RuleBasedStateMachine):
             if not self.stale(batch, shard) and shard.holder
         ]
         who, batch, shard = live[round(choice * (len(live) - 1))]
-        assert self.consumers[who].renew(batch, lease_ms=1) > 0
+        assert self.consumers[who].renew(batch, ack_ms=1) > 0
         let_pass(self.client, 1)
         shard.over = True
 

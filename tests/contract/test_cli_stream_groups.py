@@ -15,7 +15,7 @@ def test_all_groups_are_shown_with_where_they_stand(hw_stream: StreamCommands) -
     stream, url = hw_stream.stream, hw_stream.url
     stream.write_many([("tag", b"value")] * 10)
     group = stream.group("workers")
-    group.read(4, retry_ms=60_000)
+    group.read(4, ack_ms=60_000)
     group.ack(1)
     heading, _, row = hw_stream("groups").out.splitlines()
     assert dict(zip(heading.split(), row.split(), strict=True)) == {
@@ -42,21 +42,21 @@ def test_offsets_and_ranges_are_acknowledged_and_given_back(hw_stream: StreamCom
     stream = hw_stream.stream
     stream.write_many([("tag", b"value")] * 20)
     group = stream.group("g")
-    group.read(20, retry_ms=60_000)
+    group.read(20, ack_ms=60_000)
     assert hw_stream("ack", "g", "1", "5-9", "3").out == "acknowledged 7 pending messages\n"
     assert hw_stream("ack", "g", "1-9", "--json").row["acked"] == 2
     assert hw_stream("nack", "g", "10-11").out == "returned 2 pending messages\n"
-    assert [message.offset for message in group.read(20, retry_ms=60_000)] == [10, 11]
+    assert [message.offset for message in group.read(20, ack_ms=60_000)] == [10, 11]
     answer = hw_stream("nack", "g", "12", "1", "--delay-ms", "60000", "--json")
     assert answer.row["nacked"] == 1
-    assert group.read(20, retry_ms=60_000) == []
+    assert group.read(20, ack_ms=60_000) == []
 
 
 @pytest.mark.parametrize("word", ["x", "5-", "-5", "5-x", "1.5", "5..9"])
 def test_what_is_no_offset_is_bad_usage(hw_stream: StreamCommands, word: str) -> None:
     stream = hw_stream.stream
     stream.write("tag", b"value")
-    stream.group("g").read(1, retry_ms=60_000)
+    stream.group("g").read(1, ack_ms=60_000)
     assert hw_stream("ack", "g", "--", word).code == 2
     assert stream.group("g").info().pending == 1
 
@@ -119,7 +119,7 @@ def test_dead_letters_are_shown_and_given_back(hw_stream: StreamCommands) -> Non
     stream = hw_stream.stream
     stream.write_many([("a", b"one"), ("b", b"\xfftwo")])
     group = stream.group("g", dead_letters=True)
-    group.read(2, retry_ms=1, expire_ms=1)
+    group.read(2, ack_ms=1, expire_ms=1)
     assert hw_stream("dead", "g").out == (
         "no dead letters; of 2 pending messages, one that has expired becomes a dead letter with "
         "the next read of the group, or by headwater keep\n"
@@ -137,7 +137,7 @@ def test_dead_letters_are_shown_and_given_back(hw_stream: StreamCommands) -> Non
     assert hw_stream("discard", "g", "3", "7-9").out == "discarded: 0\n"
     assert hw_stream("redrive", "g", "--count", "1", "--rate", "100").out == "redriven: 1\n"
     assert hw_stream("redrive", "g", "--json").row["redriven"] == 1
-    assert [message.offset for message in group.read(5, retry_ms=60_000)] == [1, 2]
+    assert [message.offset for message in group.read(5, ack_ms=60_000)] == [1, 2]
     group.bury(1, error=ValueError("no such ride"))
     assert hw_stream("dead", "g", "--json").row["cause"] == "ValueError: no such ride"
     assert "ValueError: no such ride" in hw_stream("dead", "g").out

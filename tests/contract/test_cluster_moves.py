@@ -82,7 +82,7 @@ class Work:
     def _take(self) -> None:
         group = self._stream.group("g")
         while not self._stop.is_set():
-            messages = group.read(10, block_ms=200, retry_ms=60_000)
+            messages = group.read(10, block_ms=200, ack_ms=60_000)
             if messages:
                 assert {message.attempt for message in messages} == {1}
                 group.ack(*(message.offset for message in messages))

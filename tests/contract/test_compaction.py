@@ -91,7 +91,7 @@ def test_a_marker_stays_until_every_reader_has_passed_it(stream: Stream) -> None
     tags, values = ["a", "a", "b", "z"], [b"1", b"", b"", b"1"]
     stream.append(pa.table({"tag": tags, "value": values, "time": times}))
     group = stream.group("g")
-    group.read(2, retry_ms=FAR)
+    group.read(2, ack_ms=FAR)
     stream.register_reader("spark", 3)
     stream.compact(marker_ms=5)
     assert offsets(stream.read(1, 9)) == [2, 3, 4]

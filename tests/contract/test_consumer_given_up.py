@@ -251,14 +251,14 @@ def test_a_reset_on_a_new_stream_leaves_the_letters_of_the_deleted_one(
     assert desk.effects("c") == [1, 4, 1, 2, 3, 4, 2, 3]
 
 
-def test_letters_of_an_older_release_count(
+def test_letters_that_note_nothing_count(
     desk: Desk, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.hw.stream(name).write_many(entries(4))
     handler = Fixable(2, 3)
     reader = desk.consumer("c", name, handler, **SKIPS)
-    with monkeypatch.context() as older:
-        older.setattr(letters_module, "NOTED", "x-nothing")
+    with monkeypatch.context() as unnoted:
+        unnoted.setattr(letters_module, "NOTED", "x-nothing")
         drain(reader)
     with desk.engine.begin() as conn:
         conn.execute(sa.text("DELETE FROM headwater_given_up WHERE stream = :s"), {"s": name})
@@ -269,7 +269,7 @@ def test_letters_of_an_older_release_count(
     assert desk.effects("c") == [1, 4, 2, 3]
 
 
-def test_a_database_of_an_older_release_is_told_to_be_completed(desk: Desk, name: str) -> None:
+def test_a_database_that_lacks_a_table_is_told_to_be_completed(desk: Desk, name: str) -> None:
     desk.hw.stream(name).write_many(entries(3))
     with desk.engine.begin() as conn:
         conn.execute(sa.text("ALTER TABLE headwater_given_up RENAME TO set_aside"))

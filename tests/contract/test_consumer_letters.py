@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-import headwater
 from headwater import Message
 from headwater.kernel.failures import Cause
-from headwater.outbox import Consumer
 from headwater.outbox.consumer_letters import ConsumerLetters, GivenUp
 from headwater.outbox.consumer_loop import Handler
-from headwater.outbox.schema import SCHEMA
-from headwater.store.library import KEY, VERSION
 from tests.support.consumers import Desk, drain, writes
 from tests.support.entries import entries
-from tests.support.servers import Server, until
+from tests.support.servers import until
 
 OWN = {f"own-{place}": bytes(1000) for place in range(4)}
 
@@ -115,27 +110,6 @@ def test_a_letter_that_is_repeated_with_another_error_is_one_letter(desk: Desk, 
     assert [letter.value for letter in desk.hw.store.run(letters.dead(9))] == [
         *(b"bad", b"of a stream that was made anew")
     ]
-
-
-def test_letters_are_written_without_headers_while_older_clients_are_there(tmp_path: Path) -> None:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/app.db")
-    SCHEMA.create(engine)
-
-    def handler(_conn: sa.Connection, _messages: list[Message]) -> None:
-        raise ValueError
-
-    with Server() as own, own.client() as admin:
-        now = int(admin.time()[0]) * 1000
-        admin.function_flush()
-        admin.delete(KEY)
-        admin.hset(KEY, mapping={"format": 1, f"0.0.1:{VERSION - 1}:1": now})
-        with headwater.connect(own.url) as hw:
-            hw.stream("s").write_many(entries(2))
-            reader = Consumer("c", "s", engine, hw, handler, on_error="skip", attempts=1)
-            drain(reader)
-            found = [(letter.value, letter.origin, letter.cause) for letter in reader.dead()]
-            assert found == [(b"value-1", None, None), (b"value-2", None, None)]
-    engine.dispose()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def fill(stream: Stream, nodes: int) -> None:
 def test_sealing_packs_large_batches_smaller_and_changes_no_message(stream: Stream) -> None:
     fill(stream, 3)
     group = stream.group("g")
-    group.read(1500, retry_ms=10**9)
+    group.read(1500, ack_ms=10**9)
     before, hot = stream.read(1, 5000), stream.info().bytes
     stream.seal()
     assert stream.read(1, 5000) == before

@@ -10,6 +10,7 @@ import redis
 
 from headwater import Headwater, Message, Stream, UnreadableNode
 from headwater.log.keys import index_key, stream_key, tail_key
+from headwater.store.library import name_in_server
 from tests.support.entries import entries
 from tests.support.servers import Server
 
@@ -203,7 +204,8 @@ def test_entries_without_a_checksum_stay_readable(server: Server, client: Headwa
     stream = client.stream(secrets.token_hex(4))
     key = stream_key(stream.name)
     with server.client() as raw:
-        raw.execute_command("FCALL", "hw6_stream_write", 1, key, "", "", "", "plain", "t", "v")
+        write = name_in_server("hw_stream_write")
+        raw.execute_command("FCALL", write, 1, key, "", "", "", "plain", "t", "v")
         _, fields = last_entry(raw, key)
         assert b"-" not in fields[5]
     for way in WAYS.values():

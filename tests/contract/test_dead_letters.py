@@ -14,7 +14,7 @@ from tests.support.watch import let_pass
 
 def let_expire(client: Headwater, group: Group, count: int) -> list[int]:
     """Take messages and let them expire; returns their offsets."""
-    got = offsets(group.read(count, retry_ms=FAR, expire_ms=1))
+    got = offsets(group.read(count, ack_ms=FAR, expire_ms=1))
     let_pass(client, 1)
     return got
 
@@ -24,7 +24,7 @@ def test_an_expired_message_goes_to_the_dead_letters(client: Headwater, stream: 
     stream.write_many(rows)
     group = stream.group("g", dead_letters=True)
     assert let_expire(client, group, 4) == [1, 2, 3, 4]
-    assert offsets(group.read(10, retry_ms=FAR)) == [5, 6]
+    assert offsets(group.read(10, ack_ms=FAR)) == [5, 6]
     letters = group.dead()
     assert {str(d.cause) for d in letters} == {"expired"}
     assert [(d.origin, d.attempts, d.tag, d.value) for d in letters] == [
@@ -72,25 +72,25 @@ def test_any_number_of_messages_expires_at_once(client: Headwater, stream: Strea
 def test_many_ranges_expire_at_once(client: Headwater, stream: Stream) -> None:
     stream.write_many(entries(600))
     group = stream.group("g", dead_letters=True)
-    group.read(600, retry_ms=FAR, expire_ms=1)
+    group.read(600, ack_ms=FAR, expire_ms=1)
     group.ack(*range(2, 601, 2))
     let_pass(client, 1)
     while group.info().pending:
-        group.read(1, retry_ms=FAR)
+        group.read(1, ack_ms=FAR)
     assert sorted(d.origin for d in group.dead(1000)) == list(range(1, 601, 2))
 
 
 def test_any_number_of_ranges_can_be_redriven(client: Headwater, stream: Stream) -> None:
     stream.write_many(entries(3600))
     group = stream.group("g", dead_letters=True)
-    group.read(3600, retry_ms=FAR, expire_ms=1)
+    group.read(3600, ack_ms=FAR, expire_ms=1)
     group.ack(*range(2, 3601, 2))
     let_pass(client, 1)
     assert group.bury() == 1800
     stream.evict(2400)
     assert group.redrive(100) == (100, 1200)
     assert group.redrive() == (500, 1200)
-    assert offsets(group.read(1000, retry_ms=FAR)) == list(range(2401, 3601, 2))
+    assert offsets(group.read(1000, ack_ms=FAR)) == list(range(2401, 3601, 2))
 
 
 def test_a_message_that_died_twice_is_redelivered_once(client: Headwater, stream: Stream) -> None:
@@ -103,7 +103,7 @@ def test_a_message_that_died_twice_is_redelivered_once(client: Headwater, stream
         group.bury()
     assert group.redrive() == (7, 0)
     assert group.info().pending == 5
-    assert offsets(group.read(10, retry_ms=FAR)) == [1, 2, 3, 4, 5]
+    assert offsets(group.read(10, ack_ms=FAR)) == [1, 2, 3, 4, 5]
     assert group.ack((1, 5)) == 5
     assert group.info().pending == 0
 
@@ -131,7 +131,7 @@ def test_messages_that_are_acked_while_they_are_buried_are_done(
     assert (info.pending, info.dead, info.expired, info.ack_offset) == (0, 0, 0, 4)
     assert group.dead() == []
     assert group.redrive() == (0, 0)
-    assert group.read(10, retry_ms=FAR) == []
+    assert group.read(10, ack_ms=FAR) == []
 
 
 def test_only_what_was_not_acked_meanwhile_becomes_a_dead_letter(
@@ -150,21 +150,21 @@ def test_only_what_was_not_acked_meanwhile_becomes_a_dead_letter(
     info = group.info()
     assert (info.pending, info.dead, info.expired) == (0, 5, 5)
     assert group.redrive() == (5, 0)
-    assert offsets(group.read(10, retry_ms=FAR)) == [2, 3, 6, 7, 8]
+    assert offsets(group.read(10, ack_ms=FAR)) == [2, 3, 6, 7, 8]
 
 
 def test_attempts_are_told(client: Headwater, stream: Stream) -> None:
     stream.write("a", b"1")
     group = stream.group("g", dead_letters=True)
-    group.read(1, retry_ms=1, expire_ms=FAR)
+    group.read(1, ack_ms=1, expire_ms=FAR)
     for _ in range(3):
         let_pass(client, 1)
-        assert len(group.read(1, retry_ms=1)) == 1
+        assert len(group.read(1, ack_ms=1)) == 1
     group.remove()
-    group.read(1, retry_ms=1, expire_ms=15)
+    group.read(1, ack_ms=1, expire_ms=15)
     attempts = 1
     while not group.dead():
-        attempts += len(group.read(1, retry_ms=1))
+        attempts += len(group.read(1, ack_ms=1))
         group.nack(1)
     (letter,) = group.dead()
     assert letter.attempts == attempts
@@ -192,11 +192,11 @@ def test_redrive_gives_letters_back_as_if_never_tried(client: Headwater, stream:
     let_expire(client, group, 5)
     group.bury()
     assert group.redrive(2) == (2, 0)
-    assert [(m.offset, m.attempt) for m in group.read(10, retry_ms=FAR)] == [(1, 1), (2, 1)]
+    assert [(m.offset, m.attempt) for m in group.read(10, ack_ms=FAR)] == [(1, 1), (2, 1)]
     assert [d.origin for d in group.dead()] == [3, 4, 5]
     assert group.info().dead == 3
     assert group.redrive() == (3, 0)
-    assert offsets(group.read(10, retry_ms=FAR)) == [3, 4, 5]
+    assert offsets(group.read(10, ack_ms=FAR)) == [3, 4, 5]
     assert group.redrive() == (0, 0)
     assert group.dead() == []
     assert group.ack((1, 5)) == 5
@@ -225,7 +225,7 @@ def test_what_the_log_no_longer_holds_stays_among_the_dead(
     group.bury()
     stream.evict(2)
     assert group.redrive() == (2, 2)
-    assert offsets(group.read(10, retry_ms=FAR)) == [3, 4, 5, 6]
+    assert offsets(group.read(10, ack_ms=FAR)) == [3, 4, 5, 6]
     assert [d.origin for d in group.dead()] == [1, 2]
 
 
@@ -239,7 +239,7 @@ def test_a_range_of_letters_evicted_in_part_returns_the_rest(
     stream.evict(2)
     assert group.redrive() == (2, 2)
     assert [d.origin for d in group.dead()] == [1, 2]
-    assert offsets(group.read(10, retry_ms=FAR)) == [3, 4, 5, 6]
+    assert offsets(group.read(10, ack_ms=FAR)) == [3, 4, 5, 6]
 
 
 def test_dead_looks_at_the_oldest_letters_only(client: Headwater, stream: Stream) -> None:
@@ -274,8 +274,8 @@ def test_a_seek_gives_dead_letters_no_second_life(client: Headwater, stream: Str
     group.bury()
     group.seek("first")
     assert group.redrive() == (3, 0)
-    got = group.read(10, retry_ms=FAR)
-    while more := group.read(10, retry_ms=FAR):
+    got = group.read(10, ack_ms=FAR)
+    while more := group.read(10, ack_ms=FAR):
         got += more
     assert offsets(got) == [1, 2, 3]
     assert group.ack((1, 3)) == 3

@@ -37,7 +37,7 @@ def stream(hw: headwater.Headwater, name: str) -> headwater.Stream:
     stream = hw.stream(name)
     stream.write_many(entries(10))
     for n in range(GROUPS):
-        stream.group(f"g{n}").read(3, retry_ms=FAR)
+        stream.group(f"g{n}").read(3, ack_ms=FAR)
     return stream
 
 
@@ -86,7 +86,7 @@ def test_a_new_stream_of_the_same_name_has_nothing_of_the_old_one(
     assert stream.write_many(rows) == range(1, 4)
     for n in (0, 77, GROUPS - 1):
         group = stream.group(f"g{n}")
-        found = group.read(2, retry_ms=FAR)
+        found = group.read(2, ack_ms=FAR)
         assert [(m.offset, m.attempt, m.value) for m in found] == [(1, 1, b"new"), (2, 1, b"new")]
         info = group.info()
         assert (info.pending, info.next, info.missed) == (2, 3, 0)
@@ -109,7 +109,7 @@ def test_a_stream_may_be_deleted_again_before_the_first_one_is_freed(
         abandon_after(hw.store, retention.delete(handle_of(stream.name)), 1)
         stream.write_many(entries(3))
         for n in range(0, GROUPS, 3):
-            assert offsets(stream.group(f"g{n}").read(1, retry_ms=FAR)) == [1]
+            assert offsets(stream.group(f"g{n}").read(1, ack_ms=FAR)) == [1]
     hw.keep()
     assert len(stream.info().groups) == len(range(0, GROUPS, 3))
     assert stream.group("g0").info().pending == 1

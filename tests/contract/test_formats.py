@@ -30,7 +30,7 @@ def fill(hw: headwater.Headwater, name: str) -> None:
     """Make one object of each kind."""
     stream = hw.stream(name)
     stream.write_many([("t", b"1"), ("t", b"2"), ("t", b"3")])
-    stream.group("g").read(1, retry_ms=60_000)
+    stream.group("g").read(1, ack_ms=60_000)
     stream.stage(batch_of(["t"], [b"staged"]), f"st-{name}")
     hw.queue(name).push(b"1")
     hw.topic(name, partitions=1).write("t", b"1")

@@ -25,7 +25,7 @@ def stream(server: Server, dial: Dial, name: str) -> headwater.Stream:
     """A stream with 50 messages and a group that has one of them, on a server that is full."""
     stream = dial(server.url).stream(name)
     stream.write_many(("t", LETTER) for _ in range(50))
-    stream.group("g").read(1, retry_ms=60_000)
+    stream.group("g").read(1, ack_ms=60_000)
     with server.client() as admin:
         admin.config_set("maxmemory", int(admin.info("memory")["used_memory"]) // 2)
     return stream
@@ -46,7 +46,7 @@ def test_a_full_server_can_be_emptied_by_those_who_read(
 ) -> None:
     group = stream.group("g")
     assert group.ack(1) == 1
-    assert [message.offset for message in group.read(9, retry_ms=60_000)] == list(range(2, 11))
+    assert [message.offset for message in group.read(9, ack_ms=60_000)] == list(range(2, 11))
     assert group.ack((2, 10)) == 9
     assert len(group.read(100)) == 40
     assert stream.retain(max_count=5) == (45, 0, None)

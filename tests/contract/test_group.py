@@ -18,7 +18,7 @@ from tests.support.watch import let_pass, server_ms
 def test_every_message_goes_to_exactly_one_member(stream: Stream) -> None:
     stream.write_many(entries(50))
     members = [stream.group("g", member=f"m{i}") for i in range(3)]
-    shares = [take(members[i % 3], 7, retry_ms=None if i % 2 else FAR) for i in range(8)]
+    shares = [take(members[i % 3], 7, ack_ms=None if i % 2 else FAR) for i in range(8)]
     assert [offset for share in shares for offset in share] == list(range(1, 51))
     assert all(take(member, 10) == [] for member in members)
 
@@ -45,7 +45,7 @@ def test_messages_come_whole_and_with_their_attempt(client: Headwater, stream: S
     plain = [m for m in stream.read(1, 3) if m]
     for attempt in (1, 2):
         expected = [replace(m, attempt=attempt) for m in plain]
-        assert group.read(3, retry_ms=1) == expected
+        assert group.read(3, ack_ms=1) == expected
         let_pass(client, 1)
     assert tries(group.read(3)) == [(1, 3), (2, 3), (3, 3)]
     assert group.info().pending == 0
@@ -54,7 +54,7 @@ def test_messages_come_whole_and_with_their_attempt(client: Headwater, stream: S
 def test_without_retry_taking_a_message_is_all(stream: Stream) -> None:
     stream.write_many(entries(5))
     group = stream.group("g")
-    assert take(group, 3, retry_ms=None) == [1, 2, 3]
+    assert take(group, 3, ack_ms=None) == [1, 2, 3]
     info = group.info()
     assert (info.next, info.ack_offset, info.pending, info.lag) == (4, 4, 0, 2)
     assert group.ack((1, 3)) == 0
@@ -150,7 +150,7 @@ def test_max_pending_does_not_bind_reads_without_retry(stream: Stream) -> None:
     stream.write_many(entries(20))
     group = stream.group("g", max_pending=3)
     assert take(group, 2) == [1, 2]
-    assert len(take(group, 10, retry_ms=None)) == 1
+    assert len(take(group, 10, ack_ms=None)) == 1
     assert group.info().pending == 2
 
 
@@ -181,7 +181,7 @@ def test_a_seek_makes_everything_from_there_on_new(
     info = group.info()
     assert (info.next, info.pending, info.ack_offset) == (stands, 0, stands)
     assert info.lag == len(gets)
-    messages = group.read(100, retry_ms=FAR)
+    messages = group.read(100, ack_ms=FAR)
     assert offsets(messages) == gets
     assert {m.attempt for m in messages} <= {1}
 
@@ -233,7 +233,7 @@ def test_a_forced_gap_is_told_exactly(stream: Stream) -> None:
 def test_what_was_done_is_no_gap(stream: Stream) -> None:
     stream.write_many(entries(10))
     group = stream.group("g")
-    take(group, 5, retry_ms=None)
+    take(group, 5, ack_ms=None)
     take(group, 2)
     group.ack(6, 7)
     stream.evict(7)
@@ -286,7 +286,7 @@ def test_a_removed_group_starts_again(stream: Stream) -> None:
     assert stream.info().groups == ()
     with pytest.raises(UnknownGroup):
         group.ack(1)
-    assert tries(group.read(2, retry_ms=FAR)) == [(1, 1), (2, 1)]
+    assert tries(group.read(2, ack_ms=FAR)) == [(1, 1), (2, 1)]
     assert group.info().pending == 2
 
 
@@ -304,7 +304,7 @@ def test_a_group_tells_how_old_the_oldest_is_that_it_has_not_done(
     assert take(group, 0) == []
     # Of a packed batch the time of its newest message is known without opening it.
     assert (group.info().new_since_ms, group.info().pending_since_ms) == (1_000_005, None)
-    assert take(group, 6, retry_ms=1) == [1, 2, 3, 4, 5, 6]
+    assert take(group, 6, ack_ms=1) == [1, 2, 3, 4, 5, 6]
     let_pass(client, 1)
     group.ack(3)
     info = group.info()

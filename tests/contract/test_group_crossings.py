@@ -47,10 +47,10 @@ def members_of(stream: Stream, *, ordered: bool = True, count: int = 2) -> list[
     ]
 
 
-def read_on(group: Group, *, retry_ms: int = FAR) -> list[int]:
+def read_on(group: Group, *, ack_ms: int = FAR) -> list[int]:
     """Read until nothing more comes; returns the offsets."""
     found: list[int] = []
-    while some := group.read(1000, ack_ms=retry_ms):
+    while some := group.read(1000, ack_ms=ack_ms):
         found += offsets(some)
     return found
 
@@ -201,13 +201,13 @@ def longest_call_ms(hw: Headwater) -> float:
 MANY = 9000
 
 
-def one_large_range(stream: Stream, group: Group, retry_ms: int, expire_ms: int | None) -> None:
+def one_large_range(stream: Stream, group: Group, ack_ms: int, expire_ms: int | None) -> None:
     """Have a member hold many messages in one range, which another member has looked at."""
     stream.write_many([(f"t{n % 3}", b"v") for n in range(MANY)])
     held: list[int] = []
     group.keep_order(lambda: held)
     while len(held) < MANY:
-        held += take(group, MANY, retry_ms=retry_ms, expire_ms=expire_ms)
+        held += take(group, MANY, ack_ms=ack_ms, expire_ms=expire_ms)
     group.keep_order(list)
     stream.write("t0", b"last")
     assert read_on(stream.group("g", member="other")) == []
@@ -221,7 +221,7 @@ def test_many_messages_of_an_ordered_group_expire_together(
 ) -> None:
     stream = client.stream(name)
     group = stream.group("g", ordered=True, dead_letters=letters)
-    one_large_range(stream, group, retry_ms=FAR, expire_ms=3000)
+    one_large_range(stream, group, ack_ms=FAR, expire_ms=3000)
     let_pass(client, 3000)
     if keeps:
         kept = client.keep(name)[0]
@@ -238,7 +238,7 @@ def test_many_messages_of_an_ordered_group_become_due_together(
     client: Headwater, stream: Stream
 ) -> None:
     one, other = members_of(stream)
-    one_large_range(stream, one, retry_ms=3000, expire_ms=None)
+    one_large_range(stream, one, ack_ms=3000, expire_ms=None)
     let_pass(client, 3000)
     assert take(other, 1) == [1]
     assert other.ack(1) == 1
@@ -253,7 +253,7 @@ def test_many_messages_of_an_ordered_group_are_evicted_together(
 ) -> None:
     stream = client.stream(name)
     one, other = members_of(stream)
-    one_large_range(stream, one, retry_ms=3000, expire_ms=None)
+    one_large_range(stream, one, ack_ms=3000, expire_ms=None)
     stream.evict(upto)
     let_pass(client, 3000)
     assert client.keep(name)[0].fault is None
@@ -266,7 +266,7 @@ def test_one_group_that_cannot_be_kept_does_not_hold_up_other_streams(own: Headw
     broken, last = own.stream("a"), own.stream("b")
     for stream in (broken, last):
         stream.write("t", b"v")
-        take(stream.group("g", dead_letters=True), 1, retry_ms=1, expire_ms=1)
+        take(stream.group("g", dead_letters=True), 1, ack_ms=1, expire_ms=1)
     let_pass(own, 1)
     key = f"{stream_key('a')}:g:1:g:pending"
     assert own.store.command("DEL", key)[0] == 1, "a group has its pending messages here"

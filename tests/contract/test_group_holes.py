@@ -20,34 +20,34 @@ def calls(client: Headwater) -> int:
     return sum(int(match[1]) for match in found if match)
 
 
-@pytest.mark.parametrize("retry_ms", [None, FAR])
-def test_a_group_passes_over_compacted_offsets(stream: Stream, retry_ms: int | None) -> None:
+@pytest.mark.parametrize("ack_ms", [None, FAR])
+def test_a_group_passes_over_compacted_offsets(stream: Stream, ack_ms: int | None) -> None:
     stream.write_many(entries(3000, tags=1500))
     stream.compact()
     group = stream.group("g")
     seen: list[int] = []
-    while got := take(group, 400, retry_ms=retry_ms):
+    while got := take(group, 400, ack_ms=ack_ms):
         assert len(got) <= 400
         seen += got
     assert seen == list(range(1501, 3001))
     info = group.info()
-    assert (info.pending, info.lag) == (0 if retry_ms is None else 1500, 0)
+    assert (info.pending, info.lag) == (0 if ack_ms is None else 1500, 0)
     assert info.missed == 0
-    assert info.ack_offset == (3001 if retry_ms is None else 1501)
+    assert info.ack_offset == (3001 if ack_ms is None else 1501)
 
 
-@pytest.mark.parametrize("retry_ms", [None, FAR])
+@pytest.mark.parametrize("ack_ms", [None, FAR])
 def test_holes_cost_no_more_than_a_few_calls(
-    client: Headwater, stream: Stream, retry_ms: int | None
+    client: Headwater, stream: Stream, ack_ms: int | None
 ) -> None:
     stream.write_many(entries(30_000, tags=3))
     stream.compact()
     group = stream.group("g")
     before = calls(client)
     for expected in ([29998], [29999], [30000], []):
-        assert take(group, 1, retry_ms=retry_ms) == expected
+        assert take(group, 1, ack_ms=ack_ms) == expected
     assert calls(client) - before < 40
-    assert group.info().pending == (0 if retry_ms is None else 3)
+    assert group.info().pending == (0 if ack_ms is None else 3)
 
 
 def test_compacted_messages_that_are_due_cost_no_more_than_a_few_calls(
@@ -85,7 +85,7 @@ def test_a_read_gives_what_was_asked_for_across_nodes_and_tail(stream: Stream) -
         stream.write_many(rows[at : at + 50])
     group = stream.group("g")
     seen: list[Message] = []
-    while got := group.read(777, retry_ms=FAR):
+    while got := group.read(777, ack_ms=FAR):
         assert len(got) == min(777, 4350 - len(seen))
         seen += got
     assert pairs(seen) == rows
@@ -97,7 +97,7 @@ def test_a_large_delivery_comes_in_parts(stream: Stream) -> None:
         stream.write_many(rows[at : at + 4])
     group = stream.group("g")
     seen: list[Message] = []
-    while got := group.read(100, retry_ms=FAR):
+    while got := group.read(100, ack_ms=FAR):
         seen += got
     assert pairs(seen) == rows
     assert group.ack((1, 12)) == 12

@@ -28,7 +28,7 @@ from tests.support.group_model import (
     StreamMachine,
 )
 from tests.support.groups import FAR
-from tests.support.spellings import DEADLINES, FORMS, Deadline, meant, span_of
+from tests.support.spellings import FORMS, KINDS, meant, span_of
 
 
 class GroupMachine(StreamMachine):
@@ -45,35 +45,34 @@ class GroupMachine(StreamMachine):
         self.set_terms(None, letters)
         for size in sizes:
             self.write(size, tags, headed=letters)
-        for count, retry_ms, expire_ms in reads:
-            self.read(0, count, retry_ms, expire_ms, ("ack_ms", int))
+        for count, ack_ms, expire_ms in reads:
+            self.read(0, count, ack_ms, expire_ms, int)
 
     # ── Reading ──────────────────────────────────────────────────────────────────────────────
 
     @rule(
         member=st.integers(0, 1),
         count=st.sampled_from([0, 1, 2, 7, 100, ALL, ALL]),
-        retry_ms=st.sampled_from([None, 1, FAR, FAR]),
+        ack_ms=st.sampled_from([None, 1, FAR, FAR]),
         expire_ms=st.sampled_from([None, None, 1, FAR]),
-        deadline=DEADLINES,
+        kind=KINDS,
     )
     def read(
         self,
         member: int,
         count: int,
-        retry_ms: int | None,
+        ack_ms: int | None,
         expire_ms: int | None,
-        deadline: Deadline,
+        kind: type,
     ) -> None:
-        if retry_ms is None:
+        if ack_ms is None:
             expire_ms = None
         if count and any(
             p.due and (p.expired or o not in self.rows) for o, p in self.pending.items()
         ):
             # A read that stops early need not have met all that expired or is gone.
             count = ALL
-        name, kind = deadline
-        terms: Any = {name: span_of(retry_ms, kind), "expire_ms": span_of(expire_ms, kind)}
+        terms: Any = {"ack_ms": span_of(ack_ms, kind), "expire_ms": span_of(expire_ms, kind)}
         got = self.members[member].read(count, **terms)
         assert len(got) <= count
         for message in got:
@@ -81,14 +80,14 @@ class GroupMachine(StreamMachine):
         self.seen |= {message.offset: message for message in got}
         again = [m for m in got if m.offset < self.next]
         self.check_again(again, count)
-        least, most = self.room(count - len(again), retry_ms)
+        least, most = self.room(count - len(again), ack_ms)
         if count:
             self.drop_gone()
             self.give_up_in_model()
         self.check_new(got[len(again) :], least, most, nothing_yet=not again)
-        self.enter(got, retry_ms, expire_ms)
+        self.enter(got, ack_ms, expire_ms)
         self.settle_holes()
-        self.pass_time(retry_ms, expire_ms)
+        self.pass_time(ack_ms, expire_ms)
 
     def check_again(self, again: list[Message], count: int) -> None:
         """What comes again is due, comes first, and is all there is when there was room."""
@@ -97,7 +96,7 @@ class GroupMachine(StreamMachine):
         assert len({m.offset for m in again}) == len(again) == min(count, len(due))
         assert all(m.attempt == self.pending[m.offset].attempt + 1 for m in again)
 
-    def room(self, left: int, retry_ms: int | None) -> tuple[int, int]:
+    def room(self, left: int, ack_ms: int | None) -> tuple[int, int]:
         """Between how many new messages max_pending left room.
 
         What expired counts as pending until it is buried, and what was compacted away until the
@@ -108,8 +107,8 @@ class GroupMachine(StreamMachine):
         due = {o for o, p in self.pending.items() if p.due and not p.expired}
         doomed = sum(p.expired for p in self.pending.values())
         free = self.max_pending - len(self.pending) + sum(o < self.first for o in due)
-        later = sum(o >= self.first and (retry_ms is None or o not in self.rows) for o in due)
-        least = free + (0 if self.letters else doomed) + (later if retry_ms is None else 0)
+        later = sum(o >= self.first and (ack_ms is None or o not in self.rows) for o in due)
+        least = free + (0 if self.letters else doomed) + (later if ack_ms is None else 0)
         return max(0, min(left, least)), max(0, min(left, free + doomed + later))
 
     def drop_gone(self) -> None:
@@ -138,17 +137,17 @@ class GroupMachine(StreamMachine):
         assert [o for o in there if o < stands] == [m.offset for m in new]
         self.next = stands
 
-    def enter(self, got: list[Message], retry_ms: int | None, expire_ms: int | None) -> None:
+    def enter(self, got: list[Message], ack_ms: int | None, expire_ms: int | None) -> None:
         for message in got:
             known = self.pending.pop(message.offset, None)
-            if retry_ms is None:
+            if ack_ms is None:
                 continue
             attempt = known.attempt + 1 if known else 1
             expires, expired = expire_ms is not None, expire_ms == 1
             if known and known.expires:
                 expires, expired = True, False
             self.pending[message.offset] = Pending(
-                attempt, due=retry_ms == 1 or expired, expires=expires, expired=expired
+                attempt, due=ack_ms == 1 or expired, expires=expires, expired=expired
             )
 
     def settle_holes(self) -> None:
@@ -170,25 +169,21 @@ class GroupMachine(StreamMachine):
         for offset in offsets:
             self.pending.pop(offset, None)
 
-    @rule(ranges=RANGES, form=FORMS, delay_ms=st.sampled_from([0, 1, FAR]), deadline=DEADLINES)
-    def nack(
-        self, ranges: list[tuple[float, int]], form: str, delay_ms: int, deadline: Deadline
-    ) -> None:
+    @rule(ranges=RANGES, form=FORMS, delay_ms=st.sampled_from([0, 1, FAR]), kind=KINDS)
+    def nack(self, ranges: list[tuple[float, int]], form: str, delay_ms: int, kind: type) -> None:
         def act(spans: list[tuple[int, int]]) -> int:
-            delay = span_of(delay_ms, deadline[1])
+            delay = span_of(delay_ms, kind)
             return self.group.nack(*meant(spans, form, self.seen), delay_ms=delay)
 
         self.postpone(ranges, act, delay_ms)
 
-    @rule(ranges=RANGES, form=FORMS, retry_ms=SPANS, deadline=DEADLINES)
-    def extend(
-        self, ranges: list[tuple[float, int]], form: str, retry_ms: int, deadline: Deadline
-    ) -> None:
+    @rule(ranges=RANGES, form=FORMS, ack_ms=SPANS, kind=KINDS)
+    def extend(self, ranges: list[tuple[float, int]], form: str, ack_ms: int, kind: type) -> None:
         def act(spans: list[tuple[int, int]]) -> int:
-            terms: Any = {deadline[0]: span_of(retry_ms, deadline[1])}
+            terms: Any = {"ack_ms": span_of(ack_ms, kind)}
             return self.group.extend(*meant(spans, form, self.seen), **terms)
 
-        self.postpone(ranges, act, retry_ms)
+        self.postpone(ranges, act, ack_ms)
 
     def postpone(
         self,

@@ -91,10 +91,10 @@ def test_a_group_that_never_read_is_unknown(stream: Stream, use: object) -> None
 def test_what_is_not_acked_comes_again_to_any_member(client: Headwater, stream: Stream) -> None:
     stream.write_many(entries(5))
     one, two = stream.group("g", member="one"), stream.group("g", member="two")
-    assert take(one, 3, retry_ms=1) == [1, 2, 3]
+    assert take(one, 3, ack_ms=1) == [1, 2, 3]
     assert one.ack(2) == 1
     let_pass(client, 1)
-    assert tries(two.read(10, retry_ms=FAR)) == [(1, 2), (3, 2), (4, 1), (5, 1)]
+    assert tries(two.read(10, ack_ms=FAR)) == [(1, 2), (3, 2), (4, 1), (5, 1)]
     assert take(one, 10) == []
 
 
@@ -110,10 +110,10 @@ def test_a_far_deadline_holds_up_no_other(client: Headwater, stream: Stream) -> 
     stream.write_many(entries(6))
     group = stream.group("g")
     assert take(group, 1) == [1]
-    assert take(group, 2, retry_ms=FAR - 1) == [2, 3]
-    assert take(group, 1, retry_ms=1) == [4]
+    assert take(group, 2, ack_ms=FAR - 1) == [2, 3]
+    assert take(group, 1, ack_ms=1) == [4]
     let_pass(client, 1)
-    assert take(group, 1, retry_ms=FAR) == [4]
+    assert take(group, 1, ack_ms=FAR) == [4]
     assert group.nack(2, delay_ms=1) == 1
     let_pass(client, 1)
     assert take(group, 10) == [2, 5, 6]
@@ -124,8 +124,8 @@ def test_what_comes_due_soon_is_not_hidden_by_what_was_delivered_later(
 ) -> None:
     stream.write_many(entries(3))
     group = stream.group("g")
-    assert take(group, 1, retry_ms=1500) == [1]
-    assert take(group, 1, retry_ms=FAR) == [2]
+    assert take(group, 1, ack_ms=1500) == [1]
+    assert take(group, 1, ack_ms=FAR) == [2]
     let_pass(client, 1500)
     assert take(group, 1) == [1]
     assert take(group, 1) == [3]
@@ -137,7 +137,7 @@ def test_due_messages_are_found_whatever_the_order_of_deadlines(
     draw = random.Random(5)
     stream.write_many(entries(500))
     group = stream.group("g")
-    while take(group, draw.randrange(1, 10), retry_ms=FAR + draw.randrange(9999)):
+    while take(group, draw.randrange(1, 10), ack_ms=FAR + draw.randrange(9999)):
         pass
     soon: set[int] = set()
     for offset in draw.sample(range(1, 501), 300):
@@ -158,9 +158,9 @@ def test_a_partly_acked_range_keeps_its_attempts(stream: Stream) -> None:
     take(group, 10)
     group.ack((4, 6))
     group.nack((1, 10))
-    assert tries(group.read(2, retry_ms=FAR)) == [(1, 2), (2, 2)]
+    assert tries(group.read(2, ack_ms=FAR)) == [(1, 2), (2, 2)]
     group.nack((1, 10))
-    again = sorted(tries(group.read(100, retry_ms=FAR)))
+    again = sorted(tries(group.read(100, ack_ms=FAR)))
     assert again == [(1, 3), (2, 3), (3, 2), (7, 2), (8, 2), (9, 2), (10, 2)]
 
 
@@ -169,7 +169,7 @@ def test_a_nack_returns_at_once_or_later(client: Headwater, stream: Stream) -> N
     group = stream.group("g")
     take(group, 6)
     assert group.nack(2, (4, 5)) == 3
-    assert tries(group.read(10, retry_ms=FAR)) == [(2, 2), (4, 2), (5, 2)]
+    assert tries(group.read(10, ack_ms=FAR)) == [(2, 2), (4, 2), (5, 2)]
     assert group.nack((1, 6), delay_ms=FAR) == 6
     assert take(group, 10) == []
     assert group.nack(6, delay_ms=1) == 1
@@ -181,7 +181,7 @@ def test_a_nack_returns_at_once_or_later(client: Headwater, stream: Stream) -> N
 def test_an_extension_puts_off_the_next_delivery(client: Headwater, stream: Stream) -> None:
     stream.write_many(entries(4))
     group = stream.group("g")
-    take(group, 4, retry_ms=20)
+    take(group, 4, ack_ms=20)
     assert group.extend((1, 2), ack_ms=FAR) == 2
     let_pass(client, 20)
     assert take(group, 10) == [3, 4]
@@ -205,11 +205,11 @@ def test_expiry_counts_from_the_first_delivery(client: Headwater, stream: Stream
     stream.write_many(entries(1))
     group = stream.group("g")
     begun = server_ms(client)
-    take(group, 1, retry_ms=1, expire_ms=300)
+    take(group, 1, ack_ms=1, expire_ms=300)
     attempts = 1
     while group.info().pending:
         let_pass(client, 3)
-        again = group.read(1, retry_ms=1, expire_ms=FAR)
+        again = group.read(1, ack_ms=1, expire_ms=FAR)
         attempts += len(again)
         group.nack(1, delay_ms=0)
     assert server_ms(client) - begun >= 300
@@ -220,7 +220,7 @@ def test_expiry_counts_from_the_first_delivery(client: Headwater, stream: Stream
 def test_an_acked_message_does_not_expire(client: Headwater, stream: Stream) -> None:
     stream.write_many(entries(3))
     group = stream.group("g")
-    take(group, 3, retry_ms=1, expire_ms=50)
+    take(group, 3, ack_ms=1, expire_ms=50)
     assert group.ack((1, 3)) == 3
     let_pass(client, 50)
     assert take(group, 3) == []

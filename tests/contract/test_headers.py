@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import headwater
-from headwater import FormatNotInUse, Headwater, InvalidInput, ReusedSequence, Stream
+from headwater import Headwater, InvalidInput, ReusedSequence, Stream
 from headwater.log.keys import nodes_key, stream_key
-from headwater.store.library import KEY, VERSION
+from headwater.log.node import FLAGS_AT, HAS_HEADERS
 from tests.support.entries import entries
 from tests.support.groups import FAR
 from tests.support.scrubbed import assert_sound
@@ -114,14 +114,15 @@ def test_rewritten_nodes_keep_headers(client: Headwater, stream: Stream) -> None
     assert found_in(stream, 3103) == rows(30)[2:]
 
 
-def test_only_nodes_with_headers_are_of_the_new_version(own: Server) -> None:
+def test_only_nodes_with_headers_have_the_column(own: Server) -> None:
     with headwater.connect(own.url) as hw, own.client() as admin:
         stream = hw.stream("mixed")
         given: list[Row] = [(tag, value, {}) for tag, value in entries(3000)]
         given[1500] = ("t", b"1", {"a": b"1"})
         stream.write_many(given)
         blobs = admin.hgetall(nodes_key(stream_key("mixed")))
-        assert {base: blob[2] for base, blob in blobs.items()} == {b"1": 1, b"1001": 2, b"2001": 1}
+        headed = {base for base, blob in blobs.items() if blob[FLAGS_AT] & HAS_HEADERS}
+        assert headed == {b"1001"}
         assert found_in(stream) == given
 
 
@@ -129,7 +130,7 @@ def test_a_blocked_member_gets_headers(stream: Stream, pool: ThreadPoolExecutor)
     group = stream.group("g")
     group.read(0)
     for given in ({"a": b"1"}, {"a": b"x" * 4000}):
-        waiting = pool.submit(group.read, 1, block_ms=20_000, retry_ms=FAR)
+        waiting = pool.submit(group.read, 1, block_ms=20_000, ack_ms=FAR)
         wait_for_members(group, 1)
         stream.write("t", b"value", headers=given)
         assert as_rows(waiting.result(60)) == [("t", b"value", given)]
@@ -142,13 +143,13 @@ def test_dead_letters_keep_headers_and_so_does_a_redrive(client: Headwater, stre
     given = rows(12)
     stream.write_many(given)
     group = stream.group("g", dead_letters=True)
-    group.read(12, retry_ms=FAR, expire_ms=1)
+    group.read(12, ack_ms=FAR, expire_ms=1)
     let_pass(client, 1)
     assert group.bury() == 12
     assert as_rows(group.dead()) == given
     assert found_in(client.stream(f"{stream.name}.g.dead")) == given
     group.redrive()
-    assert as_rows(group.read(12, retry_ms=FAR)) == given
+    assert as_rows(group.read(12, ack_ms=FAR)) == given
 
 
 def test_messages_of_topics_and_typed_messages_have_headers(client: Headwater, name: str) -> None:
@@ -211,29 +212,3 @@ def test_a_column_of_another_type_is_refused(stream: Stream) -> None:
     twice = pa.array([[("a", b"1"), ("a", b"2")]], MAP)
     with pytest.raises(InvalidInput, match="two headers of one name"):
         stream.append(pa.table({"tag": ["t"], "value": [b"1"], "headers": twice}))
-
-
-def test_headers_are_not_written_while_older_clients_are_there(own: Server) -> None:
-    with own.client() as admin:
-        now = int(admin.time()[0]) * 1000
-        admin.function_flush()
-        admin.delete(KEY)
-        admin.hset(KEY, mapping={"format": 1, f"0.0.1:{VERSION - 1}:1": now})
-        with headwater.connect(own.url) as hw:
-            stream = hw.stream("older")
-            writes: list[Callable[[], object]] = [
-                lambda: stream.write("t", b"2", headers={"a": b"1"}),
-                lambda: stream.write_many(rows(2)),
-                lambda: stream.write_many(rows(900)),
-                lambda: stream.stage(table(rows(2), MAP), "x"),
-            ]
-            for write in writes:
-                with pytest.raises(FormatNotInUse, match=r"need format 2.*headwater upgrade"):
-                    write()
-            assert not hw.stream("older").info().exists
-            assert stream.write("t", b"1", headers={}) == 1
-            assert admin.hget(stream_key("older"), "format") == b"1"
-            admin.hdel(KEY, f"0.0.1:{VERSION - 1}:1")
-        with headwater.connect(own.url) as hw:
-            assert hw.stream("older").write("t", b"2", headers={"a": b"1"}) == 2
-        assert admin.hget(stream_key("older"), "format") == b"2"

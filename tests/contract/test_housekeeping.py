@@ -68,7 +68,7 @@ def test_expired_messages_are_buried_although_nobody_reads(
 ) -> None:
     stream.write_many([("tag", b"%d" % n) for n in range(5)])
     group = stream.group("workers", dead_letters=True)
-    assert len(group.read(5, retry_ms=1, expire_ms=1)) == 5
+    assert len(group.read(5, ack_ms=1, expire_ms=1)) == 5
 
     until(lambda: client.keep(name)[0].buried == 5)
 
@@ -82,7 +82,7 @@ def test_expired_messages_are_dropped_where_there_are_no_dead_letters(
 ) -> None:
     stream.write_many([("tag", b"value")] * 5)
     group = stream.group("workers")
-    group.read(5, retry_ms=1, expire_ms=1)
+    group.read(5, ack_ms=1, expire_ms=1)
 
     until(lambda: client.keep(name)[0].expired == 5)
 
@@ -96,8 +96,8 @@ def test_what_expires_is_found_behind_any_number_of_messages_that_wait_for_a_ret
     stream.write_many([("tag", b"value")] * 2100)
     group = stream.group("workers")
     for _ in range(2000):
-        group.read(1, retry_ms=60_000)
-    group.read(100, retry_ms=1500, expire_ms=1500)
+        group.read(1, ack_ms=60_000)
+    group.read(100, ack_ms=1500, expire_ms=1500)
     group.nack((1, 2000))
 
     until(lambda: client.keep(name)[0].expired == 100)
@@ -108,7 +108,7 @@ def test_what_expires_is_found_behind_any_number_of_messages_that_wait_for_a_ret
 def test_turning_dead_letters_off_drops_what_had_expired_by_then(hw: Headwater, name: str) -> None:
     stream = hw.stream(name)
     stream.write_many([("tag", b"value")] * 3)
-    stream.group("workers", dead_letters=True).read(3, retry_ms=1, expire_ms=1)
+    stream.group("workers", dead_letters=True).read(3, ack_ms=1, expire_ms=1)
 
     def marked() -> Operation[list[ClaimedRange]]:
         # As by a housekeeper that dies before it buries.
@@ -119,7 +119,7 @@ def test_turning_dead_letters_off_drops_what_had_expired_by_then(hw: Headwater, 
     until(lambda: hw.store.run(marked()))
 
     without = stream.group("workers", dead_letters=False)
-    assert without.read(3, retry_ms=1000) == []
+    assert without.read(3, ack_ms=1000) == []
     info = without.info()
     assert (info.pending, info.expired, info.dead) == (0, 3, 0)
 
@@ -186,7 +186,7 @@ def test_many_housekeepers_at_once_do_each_thing_once(
     stream.retain(max_count=3000)
     for start in range(0, 6000, 250):
         stream.write_many([(f"tag-{n % 500}", b"%d" % n) for n in range(start, start + 250)])
-    stream.group("workers", dead_letters=True, start=5000).read(100, retry_ms=1, expire_ms=1)
+    stream.group("workers", dead_letters=True, start=5000).read(100, ack_ms=1, expire_ms=1)
     stream.register_reader("outside", 3001)
     until(lambda: stream.group("workers").bury() or stream.group("workers").info().dead)
 

@@ -54,7 +54,7 @@ def test_a_group_is_named_with_its_stream(
     stream = client.stream(name)
     stream.write_many(entries(10))
     group = stream.group("a/b:1")
-    group.read(10, retry_ms=60_000)
+    group.read(10, ack_ms=60_000)
     group.ack((1, 10))
     group.read(1, block_ms=30)
     names = {event.name: event.object for event in told.events if event.name.startswith("group.")}
@@ -67,7 +67,7 @@ def test_a_group_tells_what_is_delivered_and_acknowledged(
     stream = client.stream(name)
     stream.write_many(entries(10))
     group = stream.group("g")
-    group.read(7, retry_ms=LONG)
+    group.read(7, ack_ms=LONG)
     assert facts(told.last("group.read")) == (f"{name}/g", "ok", 7)
     group.ack((1, 5), 9)
     assert facts(told.last("group.ack")) == (f"{name}/g", "ok", 5)
@@ -82,7 +82,7 @@ def test_a_blocked_member_tells_what_woke_it(
 ) -> None:
     stream = client.stream(name)
     group = stream.group("g")
-    member = pool.submit(group.read, 5, retry_ms=LONG, block_ms=LONG)
+    member = pool.submit(group.read, 5, ack_ms=LONG, block_ms=LONG)
     until(lambda: told.named("group.read"))
     wait_for_members(group, 1)
     stream.write_many(entries(3))
@@ -136,9 +136,9 @@ def test_what_a_group_gives_up_and_gets_back_is_counted(
     stream = client.stream(name)
     stream.write_many(entries(4))
     dropping = stream.group("dropping")
-    dropping.read(3, retry_ms=1, expire_ms=1)
+    dropping.read(3, ack_ms=1, expire_ms=1)
     burying = stream.group("burying", dead_letters=True)
-    burying.read(4, retry_ms=1, expire_ms=1)
+    burying.read(4, ack_ms=1, expire_ms=1)
     let_pass(client, 5)
     dropping.bury()
     assert sum(event.messages for event in told.named("group.expire")) == 3

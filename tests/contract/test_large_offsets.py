@@ -39,11 +39,11 @@ def test_everything_works_at_large_offsets(name: str, last: int) -> None:
         assert pairs(stream.read(last + 1, 5000)) == rows
 
         group = stream.group("g", last + 3, dead_letters=True)
-        assert offsets(group.read(100, retry_ms=FAR)) == list(range(last + 3, last + 103))
+        assert offsets(group.read(100, ack_ms=FAR)) == list(range(last + 3, last + 103))
         assert group.ack((last + 1, last + 10), last + 50) == 9
         assert group.nack((last + 40, last + 60)) == 20
         again = [offset for offset in range(last + 40, last + 61) if offset != last + 50]
-        assert sorted(offsets(group.read(20, retry_ms=FAR))) == again
+        assert sorted(offsets(group.read(20, ack_ms=FAR))) == again
         info = group.info()
         assert (info.next, info.ack_offset, info.pending) == (last + 103, last + 11, 91)
         assert group.seek(last + 1900) == last + 1900

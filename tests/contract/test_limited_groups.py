@@ -42,7 +42,7 @@ def test_no_more_messages_are_in_flight_than_may_be(client: Headwater, stream: S
     other.release(3)
     assert take(one, 9) == [3]
     one.ack((3, 5))
-    assert take(one, 3, retry_ms=1) == [6, 7, 8]
+    assert take(one, 3, ack_ms=1) == [6, 7, 8]
     let_pass(client, 1)
     assert take(other, 9) == [6, 7, 8], "nor is what a member held that died"
 
@@ -64,7 +64,7 @@ def test_a_deadline_that_is_extended_keeps_a_message_in_flight(
 ) -> None:
     write(stream, 3)
     one, other = members_of(stream, Limits(max_in_flight=1, max_in_flight_per_key=1))
-    assert take(one, 1, retry_ms=200) == [1]
+    assert take(one, 1, ack_ms=200) == [1]
     assert one.extend(1, ack_ms=FAR) == 1
     let_pass(client, 200)
     assert take(other, 9) == []

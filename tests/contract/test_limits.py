@@ -66,12 +66,12 @@ REFUSED: dict[str, tuple[Use, Sequence[Any]]] = {
     "max_pending": (lambda s, v: s.group("g", max_pending=v), (-1, 1.5, "1", True)),
     "dead_letters": (lambda s, v: s.group("g", dead_letters=v), ("", "a b", "x" * 201)),
     "count of a group": (lambda s, v: s.group("g").read(v), NOT_COUNTS),
-    "retry_ms": (lambda s, v: s.group("g").read(1, retry_ms=v), (0, *NOT_SPANS)),
+    "ack_ms": (lambda s, v: s.group("g").read(1, ack_ms=v), (0, *NOT_SPANS)),
     "expire_ms": (
-        lambda s, v: s.group("g").read(1, retry_ms=1, expire_ms=v),
+        lambda s, v: s.group("g").read(1, ack_ms=1, expire_ms=v),
         (0, *NOT_SPANS),
     ),
-    "expire_ms without retry_ms": (lambda s, v: s.group("g").read(1, expire_ms=v), (5,)),
+    "expire_ms without ack_ms": (lambda s, v: s.group("g").read(1, expire_ms=v), (5,)),
     "block_ms of a group": (
         lambda s, v: s.group("g").read(1, block_ms=v),
         (-1, "1", True, math.nan),
@@ -175,7 +175,7 @@ def test_a_batch_of_too_many_bytes_is_refused(stream: Stream) -> None:
 def test_any_number_of_offsets_can_be_acked_at_once(stream: Stream) -> None:
     stream.write_many(entries(20_000))
     group = stream.group("g")
-    assert len(group.read(20_000, retry_ms=10**9)) == 20_000
+    assert len(group.read(20_000, ack_ms=10**9)) == 20_000
     assert group.nack(*range(1, 20_001, 3), delay_ms=10**9) == 6667
     assert group.ack(*range(2, 20_001, 2)) == 10_000
     assert group.ack(*range(1, 20_001)) == 10_000

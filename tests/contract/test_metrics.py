@@ -78,7 +78,7 @@ def test_a_page_says_how_every_object_stands(store_url: str, name: str) -> None:
         async with sampling(store_url) as (hw, sampler):
             stream = hw.stream(f'{name}"\\')
             await stream.write_many(entries(10))
-            await stream.group("g").read(4, retry_ms=1, block_ms=None)
+            await stream.group("g").read(4, ack_ms=1, block_ms=None)
             await stream.group("g").ack(2)
             await stream.register_reader("elsewhere", 8)
             queue = hw.queue(name)

@@ -64,7 +64,7 @@ def test_a_message_that_is_retried_is_not_overtaken(client: Headwater, stream: S
     other.ack(2)
     # A member dies: its deadlines pass.
     stream.write_many([("x", b"4"), ("x", b"5")])
-    assert take(one, 5, retry_ms=1) == [4, 5]
+    assert take(one, 5, ack_ms=1) == [4, 5]
     let_pass(client, 1)
     assert take(other, 1) == [4]
     assert take(one, 5) == [], "5 waits, though its deadline is over"

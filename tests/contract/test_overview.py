@@ -45,7 +45,7 @@ def test_an_overview_shows_everything(hw: headwater.Headwater, name: str) -> Non
     stream = hw.stream(name)
     stream.write_many(entries(5))
     for group in ("b", "a"):
-        stream.group(group).read(2, retry_ms=60_000)
+        stream.group(group).read(2, ack_ms=60_000)
     topic = hw.topic(f"{name}.t", partitions=3)
     topic.write_many(entries(7))
     hw.queue(f"{name}.q").push_many([b"1", b"2"], delay_ms=60_000)

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater import FormatNotInUse, Headwater, InvalidInput, Queue, ReusedSequence
+from headwater import Headwater, InvalidInput, Queue, ReusedSequence
 from headwater.queue.keys import queue_key
-from headwater.store.library import KEY, VERSION
 from tests.support.queues import LONG_MS, ask_for, ready_bundles
-from tests.support.servers import Server, until
+from tests.support.servers import until
 from tests.support.watch import let_pass
 
 Pushed = list[tuple[bytes, dict[str, bytes]]]
@@ -139,19 +138,3 @@ def test_what_is_refused_is_not_sent(queue: Queue, given: Any) -> None:
     with pytest.raises(InvalidInput, match="header"):
         queue.push_many([b"1", b"2"], headers=given)
     assert queue.stats().pushed == 0
-
-
-def test_headers_are_not_pushed_while_older_clients_are_there() -> None:
-    with Server() as own, own.client() as admin:
-        now = int(admin.time()[0]) * 1000
-        admin.hset(KEY, mapping={"format": 1, f"0.0.1:{VERSION - 1}:1": now})
-        with headwater.connect(own.url) as hw:
-            queue = hw.queue("older")
-            with pytest.raises(FormatNotInUse, match="headwater upgrade"):
-                queue.push(b"1", headers={"a": b"1"})
-            assert not queue.stats().exists
-            queue.push(b"1")
-            admin.hdel(KEY, f"0.0.1:{VERSION - 1}:1")
-        with headwater.connect(own.url) as hw:
-            hw.queue("older").push(b"2", headers={"a": b"1"})
-        assert admin.hget(queue_key("older"), "format") == b"2"

@@ -65,7 +65,7 @@ def test_a_library_that_is_lost_is_brought_back_unnoticed(
         lambda: stream.write("t", b"1"),
         lambda: stream.write_many([("t", b"2"), ("t", b"3")]),
         lambda: values(stream),
-        lambda: len(group.read(10, retry_ms=60_000)),
+        lambda: len(group.read(10, ack_ms=60_000)),
         lambda: group.ack((1, 3)),
         lambda: stream.info().last,
     ]
@@ -127,7 +127,7 @@ def test_a_restart_in_the_middle_of_work_is_waited_for(dial: Dial, name: str) ->
         server.kill()
         writing = in_background(lambda: stream.write_many([("t", b"2")], producer="p", sequence=2))
         reading = in_background(lambda: values(stream))
-        taking = in_background(lambda: len(group.read(1, retry_ms=60_000)))
+        taking = in_background(lambda: len(group.read(1, ack_ms=60_000)))
         until(lambda: not (writing.done() or reading.done() or taking.done()))
         server.restart()
         assert writing.result(60) == range(2, 3)
@@ -190,7 +190,7 @@ def test_a_write_with_a_sequence_is_repeated_and_written_once(
 def test_what_a_lost_reply_delivered_comes_again(door: Forwarder, stream: headwater.Stream) -> None:
     group = stream.group("g")
     door.lose("reply", READ)
-    (message,) = group.read(1, retry_ms=100, block_ms=20_000)
+    (message,) = group.read(1, ack_ms=100, block_ms=20_000)
     assert (message.value, message.attempt) == (b"first", 2)
     door.lose("reply", b"_group_ack")
     group.ack(message.offset)
@@ -220,7 +220,7 @@ def test_a_blocked_member_rides_out_a_broken_connection(
     door: Forwarder, server: Server, stream: headwater.Stream
 ) -> None:
     group = stream.group("g", "last")
-    waiting = in_background(lambda: group.read(1, block_ms=20_000, retry_ms=500))
+    waiting = in_background(lambda: group.read(1, block_ms=20_000, ack_ms=500))
     until(lambda: server.blocked("blpop") == 1)
     door.cut()
     stream.write("t", b"second")
@@ -281,7 +281,7 @@ def test_a_failover_behind_the_same_address_is_not_noticed(dial: Dial, name: str
         writing = in_background(write)
         group = stream.group("g", "last")
         group.read(0)
-        waiting = in_background(lambda: group.read(1, block_ms=30_000, retry_ms=60_000))
+        waiting = in_background(lambda: group.read(1, block_ms=30_000, ack_ms=60_000))
         for source, target in ((primary, replica), (replica, primary)):
             grow(written, 20)
             door.switch(target.port)

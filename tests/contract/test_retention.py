@@ -49,7 +49,7 @@ def test_backlog_never_passes_a_reader(stream: Stream) -> None:
     for _ in range(10):
         stream.write("t", b"v", backlog=2)
     assert stream.info().first == 1
-    group.read(6, retry_ms=FAR)
+    group.read(6, ack_ms=FAR)
     group.ack(1, 2, (4, 6))
     stream.write("t", b"v", backlog=2)
     assert stream.info().first == 3
@@ -143,7 +143,7 @@ def test_the_tightest_limit_counts(client: Headwater, stream: Stream) -> None:
 def test_retention_waits_for_the_slowest_reader_and_names_it(stream: Stream) -> None:
     stream.write_many(entries(100))
     group = stream.group("slow")
-    group.read(30, retry_ms=FAR)
+    group.read(30, ack_ms=FAR)
     group.ack((1, 19))
     stream.register_reader("spark", 40)
     assert stream.retain(max_count=10) == (19, 71, "slow")
@@ -168,9 +168,9 @@ def test_a_removed_group_is_no_longer_waited_for(stream: Stream) -> None:
 def test_forced_retention_passes_readers_and_they_are_told(stream: Stream) -> None:
     stream.write_many(entries(100))
     group = stream.group("g")
-    group.read(10, retry_ms=FAR)
+    group.read(10, ack_ms=FAR)
     assert stream.retain(max_count=20, force=True) == (80, 0, None)
-    assert offsets(group.read(100, retry_ms=FAR)) == list(range(81, 101))
+    assert offsets(group.read(100, ack_ms=FAR)) == list(range(81, 101))
     assert (group.info().missed, group.info().gaps) == (70, ((11, 80),))
     assert group.nack((1, 10)) == 10
     assert group.read(100) == []

@@ -55,8 +55,8 @@ def write(hw: Headwater, name: str, chance: random.Random) -> None:
 
 def read(hw: Headwater, name: str, chance: random.Random) -> None:
     group = hw.stream(name).group(chance.choice(["g1", "g2"]), dead_letters=chance.random() < 0.5)
-    retry_ms, expire_ms = chance.choice([1, 5000]), chance.choice([None, 1, 10_000])
-    found = group.read(chance.randrange(1, 300), retry_ms=retry_ms, expire_ms=expire_ms)
+    ack_ms, expire_ms = chance.choice([1, 5000]), chance.choice([None, 1, 10_000])
+    found = group.read(chance.randrange(1, 300), ack_ms=ack_ms, expire_ms=expire_ms)
     offsets = [message.offset for message in found]
     chance.shuffle(offsets)
     with suppress(UnknownGroup):
@@ -94,7 +94,7 @@ def channel(hw: Headwater, name: str, chance: random.Random) -> None:
 def come_and_go(hw: Headwater, name: str, chance: random.Random) -> None:
     stream = hw.stream(f"{name}-{chance.randrange(3)}")
     stream.write_many(entries(20))
-    stream.group("g").read(5, retry_ms=5000)
+    stream.group("g").read(5, ack_ms=5000)
     stream.delete()
     jobs = hw.queue(f"{name}-{chance.randrange(3)}")
     jobs.push(b"v", dedupe=str(chance.random()))

@@ -154,10 +154,10 @@ def test_every_key_of_the_whole_store_is_known_to_a_scrub(server: Server) -> Non
 def test_jobs_of_servers_are_known_to_a_scrub(server: Server) -> None:
     with Headwater(server.url) as hw, server.client() as raw:
         raw.flushall()
-        for job, lease_ms in (("open", 60_000), ("over", None)):
+        for job, ack_ms in (("open", 60_000), ("over", None)):
             begun = hw.store.run(begin_job(NewJob(job, "k", b"h", b"a", b"0"), "me", 60_000))
             assert begun is not None
-            hw.store.run(note_job(job, begun.token, b"1", lease_ms))
+            hw.store.run(note_job(job, begun.token, b"1", ack_ms))
         assert len(raw.keys("hw:{jobs}:*")) == 4
         assert hw.scrub(kinds=["store"]).defects == ()
 

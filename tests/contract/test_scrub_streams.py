@@ -259,7 +259,7 @@ def test_a_large_group_is_counted_in_pages(server: Server, name: str) -> None:
         stream = hw.stream(name)
         stream.write_many(entries(4000))
         group = stream.group("g")
-        group.read(4000, retry_ms=FAR)
+        group.read(4000, ack_ms=FAR)
         group.ack(*range(1, 4000, 3))
         assert_sound(hw, name)
         key = group_key(stream_key(name), "g")

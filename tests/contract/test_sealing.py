@@ -74,10 +74,10 @@ def test_pending_messages_survive_sealing(stream: Stream) -> None:
     rows = entries(40)
     stream.write_many(rows)
     group = stream.group("g")
-    group.read(20, retry_ms=10**9)
+    group.read(20, ack_ms=10**9)
     stream.seal()
     assert group.nack((1, 20)) == 20
-    assert pairs(group.read(100, retry_ms=10**9)) == rows
+    assert pairs(group.read(100, ack_ms=10**9)) == rows
 
 
 def test_who_reads_while_others_seal_sees_everything_once(

@@ -54,7 +54,7 @@ def test_threads_share_a_stream_and_a_group(client: headwater.Headwater, name: s
 
     def take(_: int) -> list[int]:
         taken: list[int] = []
-        while messages := group.read(37, retry_ms=60_000):
+        while messages := group.read(37, ack_ms=60_000):
             assert all(message.value == b"%d" % message.offset for message in messages)
             taken += [message.offset for message in messages]
         return taken

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
-from headwater import Headwater, InvalidInput
+from headwater import Headwater
 from tests.support.entries import entries, offsets
 from tests.support.watch import let_pass
 
@@ -14,17 +12,13 @@ MINUTE = timedelta(minutes=1)
 MOMENT = timedelta(milliseconds=20)
 
 
-def test_a_group_takes_timedeltas_and_either_name_of_its_deadline(
-    client: Headwater, name: str
-) -> None:
+def test_a_group_takes_timedeltas(client: Headwater, name: str) -> None:
     stream = client.stream(name)
     stream.write_many(entries(3))
     group = stream.group("g", dead_letters=True)
     first = group.read(1, ack_ms=MINUTE, expire_ms=timedelta(hours=1), block_ms=MOMENT)
-    second = group.read(1, retry_ms=MINUTE)
+    second = group.read(1, ack_ms=MINUTE)
     assert offsets(first + second) == [1, 2]
-    with pytest.raises(InvalidInput, match="ack_ms and retry_ms are names of one deadline"):
-        group.read(1, ack_ms=1000, retry_ms=1000)
     assert group.extend(first, ack_ms=MOMENT) == group.nack(second, delay_ms=MINUTE) == 1
     let_pass(client, 20)
     assert offsets(group.read(1, ack_ms=1000)) == [1]
@@ -33,28 +27,20 @@ def test_a_group_takes_timedeltas_and_either_name_of_its_deadline(
     assert (kept.max_age_ms, kept.max_idle_ms) == (86_400_000, 604_800_000)
 
 
-def test_a_queue_takes_timedeltas_and_either_name_of_its_deadline(
-    client: Headwater, name: str
-) -> None:
+def test_a_queue_takes_timedeltas(client: Headwater, name: str) -> None:
     queue = client.queue(name)
     settings = queue.configure(backoff="fixed", backoff_ms=MOMENT)
     assert settings.backoff_ms == 20
     queue.push(b"late", delay_ms=MINUTE, ttl_ms=MINUTE)
     assert queue.pop(ack_ms=MINUTE) == []
     queue.push(b"a", dedupe="k", dedupe_ms=MINUTE)
-    (taken,) = queue.pop(retry_ms=MINUTE, block_ms=MINUTE)
+    (taken,) = queue.pop(ack_ms=MINUTE, block_ms=MINUTE)
     assert queue.extend(taken, ack_ms=MOMENT) == 1
     let_pass(client, 20)
     assert queue.ack(taken) == 0
-    with pytest.raises(InvalidInput, match="ack_ms and retry_ms are names of one deadline"):
-        queue.pop(ack_ms=1, retry_ms=1)
 
 
-def test_a_channel_takes_timedeltas_and_either_name_of_its_deadline(
-    client: Headwater, name: str
-) -> None:
-    with pytest.raises(InvalidInput, match="ack_ms and lease_ms are names of one deadline"):
-        client.ick_channel(name, ack_ms=1, lease_ms=1)
+def test_a_channel_takes_timedeltas(client: Headwater, name: str) -> None:
     channel = client.ick_channel(name, shards=1, ack_ms=MOMENT)
     channel.add({"a": 1.0})
     batch = channel.reserve(1)
@@ -63,14 +49,12 @@ def test_a_channel_takes_timedeltas_and_either_name_of_its_deadline(
     assert channel.release(batch, delay_ms=MINUTE) == 1
 
 
-def test_a_group_of_a_topic_takes_timedeltas_and_either_name_of_its_deadline(
-    client: Headwater, name: str
-) -> None:
+def test_a_group_of_a_topic_takes_timedeltas(client: Headwater, name: str) -> None:
     topic = client.topic(name, partitions=2)
     topic.write("a", b"1")
     group = topic.group("g")
     (taken,) = group.read(1, ack_ms=MINUTE, block_ms=MINUTE)
     assert group.nack(taken, delay_ms=MOMENT) == 1
-    (again,) = group.read(1, retry_ms=MINUTE, block_ms=MINUTE)
+    (again,) = group.read(1, ack_ms=MINUTE, block_ms=MINUTE)
     assert (again.offset, again.attempt) == (taken.offset, 2)
     assert group.extend(again, ack_ms=MOMENT) == 1

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from headwater.errors import DatabaseRefused
+from headwater.errors import DatabaseRefused, FormatTooNew
 from headwater.outbox import Outbox
 from headwater.outbox.schema import SCHEMA as OUTBOX
 from headwater.outbox.schema import metadata as outbox_tables
 from headwater.spark.jobs.ledger import SCHEMA as TOTALS
 from headwater.spark.jobs.ledger import metadata as totals_tables
-from headwater.spark.sql_sink.database import CONTENTS, EPOCHS
+from headwater.spark.sql_sink.database import EPOCHS
 from headwater.spark.sql_sink.database import SCHEMA as SINK
+from headwater.sql.engines import DIALECTS
 from headwater.sql.schemas import Schema
 
 INSERT = sa.text("INSERT INTO headwater_outbox (stream, tag, value) VALUES (:stream, :tag, :value)")
@@ -26,8 +30,20 @@ ROW = {"stream": "s", "tag": "t", "value": b"v"}
 SCHEMAS = {
     "outbox": (OUTBOX, set(outbox_tables.tables)),
     "totals": (TOTALS, set(totals_tables.tables)),
-    "sink": (SINK, {EPOCHS, CONTENTS}),
+    "sink": (SINK, {EPOCHS}),
 }
+# What a release adds whose tables older programs cannot work with.
+NEXT_FILE = """-- Notes, version 2.
+
+CREATE TABLE IF NOT EXISTS headwater_notes (id BIGINT NOT NULL PRIMARY KEY);
+
+CREATE TABLE IF NOT EXISTS headwater_schemas (
+    package TEXT NOT NULL PRIMARY KEY, version BIGINT NOT NULL
+);
+
+INSERT INTO headwater_schemas (package, version) VALUES ('outbox', 2)
+ON CONFLICT (package) DO UPDATE SET version = excluded.version;
+"""
 DENIED = (sa.exc.DBAPIError, sqlite3.OperationalError)
 each_schema = pytest.mark.parametrize(("schema", "tables"), SCHEMAS.values(), ids=SCHEMAS)
 
@@ -74,6 +90,31 @@ def test_what_is_there_stays_when_the_files_are_run_again(engine: sa.Engine) -> 
     with engine.begin() as conn:
         for table, rows in (("headwater_outbox", 1), ("headwater_streamer", 1)):
             assert conn.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == rows
+
+
+def test_a_next_version_adds_its_file_and_stops_older_programs(
+    engine: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "next_release" / "outbox"
+    shutil.copytree(str(resources.files("headwater.outbox") / "sql"), package / "sql")
+    for file in (package.parent / "__init__.py", package / "__init__.py"):
+        file.touch()
+    for dialect in DIALECTS.values():
+        (package / "sql" / dialect / "0002_notes.sql").write_text(NEXT_FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    newer = Schema("next_release.outbox")
+    OUTBOX.create(engine)
+    with engine.begin() as conn:
+        conn.execute(INSERT, ROW)
+    for _ in range(2):
+        newer.create(engine)
+        newer.ensure(engine)
+    with engine.connect() as conn:
+        assert conn.exec_driver_sql("SELECT count(*) FROM headwater_outbox").scalar() == 1
+        assert conn.exec_driver_sql("SELECT count(*) FROM headwater_notes").scalar() == 0
+    for stopped in (OUTBOX.create, OUTBOX.ensure, lambda engine: Outbox(engine).status()):
+        with pytest.raises(FormatTooNew, match=r"has format 2, .*up to 1;"):
+            stopped(engine)
 
 
 @each_schema

@@ -280,16 +280,16 @@ def test_a_publish_of_many_nodes_goes_in_steps_and_keeps_its_order(
     assert left_behind(client, stream.name) == set()
 
 
-@pytest.mark.parametrize("retry_ms", [None, 60_000])
+@pytest.mark.parametrize("ack_ms", [None, 60_000])
 def test_a_blocked_member_is_woken_by_a_publish(
-    client: Headwater, stream: Stream, retry_ms: int | None
+    client: Headwater, stream: Stream, ack_ms: int | None
 ) -> None:
     group = client.stream(stream.name).group("g")
     before = blocked(client)
     taken: list[bytes] = []
 
     def read() -> None:
-        messages = group.read(10, block_ms=20_000, retry_ms=retry_ms)
+        messages = group.read(10, block_ms=20_000, ack_ms=ack_ms)
         taken.extend(message.value for message in messages)
 
     member = threading.Thread(target=read)

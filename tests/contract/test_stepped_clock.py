@@ -42,7 +42,7 @@ def reads(hw: headwater.Headwater, name: str) -> dict[str, Callable[[], Any]]:
         "read_from": lambda: stream.read_from(1, 1, block_ms=BLOCK_MS).messages,
         "group": lambda: stream.group("g").read(1, block_ms=BLOCK_MS),
         "group, to be acknowledged": lambda: stream.group("h").read(
-            1, block_ms=BLOCK_MS, retry_ms=60_000
+            1, block_ms=BLOCK_MS, ack_ms=60_000
         ),
         "topic": lambda: topic.group("g").read(1, block_ms=BLOCK_MS),
         "pop": lambda: queue.pop(1, block_ms=BLOCK_MS),

@@ -39,14 +39,14 @@ def test_streams_of_similar_names_are_apart(client: Headwater, name: str) -> Non
     for place, each in enumerate(names):
         stream = client.stream(each)
         stream.write_many(entries(place + 1))
-        stream.group("g").read(1, retry_ms=60_000)
+        stream.group("g").read(1, ack_ms=60_000)
     assert [client.stream(each).info().last for each in names] == [1, 2, 3, 4, 5, 6]
     assert [client.stream(each).group("g").info().pending for each in names] == [1] * 6
 
 
 def test_a_deleted_stream_starts_again(client: Headwater, stream: Stream, name: str) -> None:
     stream.write_many(entries(1500), producer="p", sequence=1)
-    stream.group("g").read(10, retry_ms=60_000)
+    stream.group("g").read(10, ack_ms=60_000)
     stream.register_reader("spark", 5)
     stream.retain(max_count=5000)
     other = client.stream(name)

@@ -128,10 +128,10 @@ def test_a_repeat_completes_what_was_written_in_part(client: Headwater, name: st
     assert sum(info.length for info in topic.info()) == 100
 
 
-def drain(client: Headwater, name: str, count: int, retry_ms: int | None) -> list[TopicMessage]:
+def drain(client: Headwater, name: str, count: int, ack_ms: int | None) -> list[TopicMessage]:
     group = client.topic(name).group("g")
     seen: list[TopicMessage] = []
-    while got := group.read(count, retry_ms=retry_ms):
+    while got := group.read(count, ack_ms=ack_ms):
         assert len(got) <= count
         seen += got
     return seen
@@ -164,7 +164,7 @@ def test_messages_are_acked_nacked_and_extended_by_partition(client: Headwater, 
     topic.write_many(entries(30, tags=20))
     group = topic.group("g")
     taken: list[TopicMessage] = []
-    while got := group.read(100, retry_ms=FAR):
+    while got := group.read(100, ack_ms=FAR):
         taken += got
     assert len(taken) == 30
     assert group.ack(*taken[:10]) == 10
@@ -173,7 +173,7 @@ def test_messages_are_acked_nacked_and_extended_by_partition(client: Headwater, 
     assert sum(info.pending for info in group.info()) == 19
     assert group.nack(*taken[11:15]) == 4
     again: list[TopicMessage] = []
-    while got := group.read(100, retry_ms=FAR):
+    while got := group.read(100, ack_ms=FAR):
         again += got
     key = lambda m: (m.partition, m.offset)  # noqa: E731
     assert sorted(map(key, again)) == sorted(map(key, taken[11:15]))
@@ -234,7 +234,7 @@ def test_what_expires_in_a_topic_goes_to_dead_letters(client: Headwater, name: s
     rows = entries(12, tags=6)
     topic.write_many(rows)
     group = topic.group("g", dead_letters=True)
-    while group.read(100, retry_ms=FAR, expire_ms=20):
+    while group.read(100, ack_ms=FAR, expire_ms=20):
         pass
     let_pass(client, 20)
     assert group.read(100) == []

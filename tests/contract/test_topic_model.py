@@ -21,7 +21,7 @@ from headwater import Headwater, TopicMessage
 from headwater.log.handles import Start
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
 from tests.support.groups import FAR
-from tests.support.spellings import DEADLINES, FORMS, Deadline, meant, span_of
+from tests.support.spellings import FORMS, KINDS, meant, span_of
 from tests.support.watch import let_pass
 
 PARTITIONS = 3
@@ -84,7 +84,7 @@ class TopicMachine(RuleBasedStateMachine):
         """Hypothesis leaves out some rules in every run; an empty topic proves little."""
         for size in sizes:
             self.produce("p", size, 60)
-        self.read(count, FAR, ("ack_ms", int))
+        self.read(count, FAR, int)
 
     @rule(tags=TAGS)
     def write(self, tags: int) -> None:
@@ -134,11 +134,11 @@ class TopicMachine(RuleBasedStateMachine):
 
     @rule(
         count=st.sampled_from([0, 1, 7, 100, 10_000]),
-        retry_ms=st.sampled_from([None, FAR, FAR]),
-        deadline=DEADLINES,
+        ack_ms=st.sampled_from([None, FAR, FAR]),
+        kind=KINDS,
     )
-    def read(self, count: int, retry_ms: int | None, deadline: Deadline) -> None:
-        terms: Any = {deadline[0]: span_of(retry_ms, deadline[1])}
+    def read(self, count: int, ack_ms: int | None, kind: type) -> None:
+        terms: Any = {"ack_ms": span_of(ack_ms, kind)}
         got = self.group.read(count, **terms)
         new = sum(len(self.rows[p]) - self.next[p] + 1 for p in range(PARTITIONS))
         assert len(got) == min(count, len(self.due) + new)
@@ -151,7 +151,7 @@ class TopicMachine(RuleBasedStateMachine):
             else:
                 assert message.offset == self.next[message.partition]
                 self.next[message.partition] += 1
-            if retry_ms is None:
+            if ack_ms is None:
                 self.pending.pop(key, None)
             else:
                 self.pending[key] = message.attempt
@@ -189,20 +189,18 @@ class TopicMachine(RuleBasedStateMachine):
         share=st.floats(0, 1),
         delay_ms=st.sampled_from([0, FAR]),
         form=FORMS,
-        deadline=DEADLINES,
+        kind=KINDS,
     )
-    def nack(
-        self, choice: float, share: float, delay_ms: int, form: str, deadline: Deadline
-    ) -> None:
+    def nack(self, choice: float, share: float, delay_ms: int, form: str, kind: type) -> None:
         keys = self.some_pending(choice, share)
-        delay = span_of(delay_ms, deadline[1])
+        delay = span_of(delay_ms, kind)
         assert self.group.nack(*self.meant(keys, form), delay_ms=delay) == len(keys)
         self.due = self.due - set(keys) if delay_ms else self.due | set(keys)
 
-    @rule(choice=st.floats(0, 1), share=st.floats(0, 1), form=FORMS, deadline=DEADLINES)
-    def extend(self, choice: float, share: float, form: str, deadline: Deadline) -> None:
+    @rule(choice=st.floats(0, 1), share=st.floats(0, 1), form=FORMS, kind=KINDS)
+    def extend(self, choice: float, share: float, form: str, kind: type) -> None:
         keys = self.some_pending(choice, share)
-        terms: Any = {deadline[0]: span_of(FAR, deadline[1])}
+        terms: Any = {"ack_ms": span_of(FAR, kind)}
         assert self.group.extend(*self.meant(keys, form), **terms) == len(keys)
         self.due -= set(keys)
 
@@ -233,7 +231,7 @@ class TopicMachine(RuleBasedStateMachine):
         """Let new messages expire: they become dead letters, after their one attempt."""
         if self.due:
             return
-        taken = self.group.read(count, retry_ms=FAR, expire_ms=1)
+        taken = self.group.read(count, ack_ms=FAR, expire_ms=1)
         let_pass(self.client, 1)
         assert self.group.bury() == len(taken)
         for message in taken:

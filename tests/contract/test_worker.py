@@ -92,7 +92,7 @@ def test_a_worker_takes_no_more_than_it_can_soon_handle(
     with at_work(crew.worker(stream, gate, concurrency=3)):
         until(lambda: len(gate.begun) == 3)
         until(lambda: group.info().pending == 6)
-        assert group.read(1, block_ms=50, retry_ms=60_000)[0].offset == 7, "others have the rest"
+        assert group.read(1, block_ms=50, ack_ms=60_000)[0].offset == 7, "others have the rest"
         gate.open()
         group.ack(7)
         until(all_done(group, 50))
@@ -179,10 +179,10 @@ def test_a_message_is_kept_while_its_handler_takes_longer_than_its_retry_time(
 ) -> None:
     stream.write("t", b"v")
     gate = Gate()
-    with at_work(crew.worker(stream, gate, retry_ms=1500)):
+    with at_work(crew.worker(stream, gate, ack_ms=1500)):
         until(lambda: gate.begun)
         # Another member waits for longer than the retry time, and is given nothing.
-        assert group.read(1, block_ms=2000, retry_ms=1500) == []
+        assert group.read(1, block_ms=2000, ack_ms=1500) == []
         gate.open()
         until(all_done(group, 1))
     assert [message.attempt for message in gate.begun] == [1]
@@ -193,7 +193,7 @@ def test_what_comes_again_while_it_is_in_hand_is_not_handled_twice_at_once(
 ) -> None:
     stream.write("t", b"v")
     gate = Gate()
-    with at_work(crew.worker(stream, gate, retry_ms=60_000)):
+    with at_work(crew.worker(stream, gate, ack_ms=60_000)):
         until(lambda: gate.begun)
         group.nack(1)  # as if the worker had been unable to say that it still has it
         stream.write("t", b"w")
@@ -211,14 +211,14 @@ def test_a_worker_that_stops_ends_what_it_began_and_returns_the_rest(
 ) -> None:
     stream.write_many(entries(2))
     gate = Gate()
-    worker = crew.worker(stream, gate, concurrency=1, retry_ms=1500)
+    worker = crew.worker(stream, gate, concurrency=1, ack_ms=1500)
     with at_work(worker):
         until(lambda: gate.begun and group.info().next == 3)
         worker.stop()
         # Back with the group at once, and not kept from others, while the first is in hand.
-        (again,) = group.read(1, block_ms=20_000, retry_ms=60_000)
+        (again,) = group.read(1, block_ms=20_000, ack_ms=60_000)
         assert (again.offset, again.attempt) == (2, 1), "it was not tried"
-        assert group.read(1, block_ms=2000, retry_ms=60_000) == []
+        assert group.read(1, block_ms=2000, ack_ms=60_000) == []
         gate.open()
     assert [message.offset for message in gate.begun] == [1]
     assert group.ack(1) == 0
@@ -250,7 +250,7 @@ def test_a_cancelled_worker_gives_everything_back(stores: Stores, name: str, loo
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            messages = await group.read(10, block_ms=20_000, retry_ms=60_000)
+            messages = await group.read(10, block_ms=20_000, ack_ms=60_000)
             return sorted((message.offset, message.attempt) for message in messages)
 
     found = loop.wait(work())
@@ -282,7 +282,7 @@ def test_the_store_may_be_killed_and_come_back(
         stream = crew.hw.stream(name)
         group = stream.group("g")
         seen: set[int] = set()
-        worker = crew.worker(stream, lambda m: seen.add(m.offset), retry_ms=500, backoff_ms=1)
+        worker = crew.worker(stream, lambda m: seen.add(m.offset), ack_ms=500, backoff_ms=1)
         with at_work(worker), caplog.at_level(logging.WARNING):
             for turn in range(2):
                 stream.write_many(entries(50, turn * 50 + 1))

@@ -111,7 +111,7 @@ def test_after_its_last_attempt_a_message_is_a_dead_letter_with_the_reason(
     assert SECRET not in caplog.text
 
     group.redrive()
-    assert [m.attempt for m in group.read(9, retry_ms=60_000)] == [1]
+    assert [m.attempt for m in group.read(9, ack_ms=60_000)] == [1]
     group.bury(2)
     assert group.dead()[0].cause is None, "redriving has cleared it"
 
@@ -152,7 +152,7 @@ def test_messages_that_were_not_begun_lose_no_attempt(
     for _ in range(3):
         handler = Refusing(set())
         worker = crew.worker(stream, handler, max_attempts=1, dead_letters=True)
-        messages = group.read(4, retry_ms=60_000)
+        messages = group.read(4, ack_ms=60_000)
         assert [message.attempt for message in messages] == [1] * 4
         assert group.release(messages) == 4
     with at_work(worker):

@@ -35,7 +35,7 @@ def queue(crew: Crew, name: str) -> Queue:
 
 @pytest.mark.parametrize(
     "options",
-    [{"concurrency": 0}, {"retry_ms": 1}, {"expire_ms": 0}, {"backoff_ms": -1}],
+    [{"concurrency": 0}, {"ack_ms": 1}, {"expire_ms": 0}, {"backoff_ms": -1}],
 )
 def test_terms_that_cannot_be_meant_are_refused(
     crew: Crew, stream: Stream, options: dict[str, Any]
@@ -98,8 +98,8 @@ def test_an_async_worker_ends_when_its_handler_turns_out_to_be_plain(
             group = stream.group("g")
             handler: Any = lambda message: seen.append(message.offset)  # noqa: E731
             with pytest.raises(InvalidInput, match="async def"):
-                await AsyncWorker(group, handler, concurrency=2, retry_ms=60_000).run()
-            messages = await group.read(10, block_ms=20_000, retry_ms=60_000)
+                await AsyncWorker(group, handler, concurrency=2, ack_ms=60_000).run()
+            messages = await group.read(10, block_ms=20_000, ack_ms=60_000)
             return seen, sorted(message.offset for message in messages)
 
     seen, given_back = loop.wait(asyncio.wait_for(work(), 60))

@@ -41,69 +41,69 @@ def hw(server: Server) -> Iterator[headwater.Headwater]:
 
 
 def about_to_block(
-    hw: headwater.Headwater, name: str, retry_ms: int | None, member: str = "late"
+    hw: headwater.Headwater, name: str, ack_ms: int | None, member: str = "late"
 ) -> Stepper:
     """A member that the store takes for blocked, and that does nothing any more."""
     group = GroupHandle(StreamHandle(name, {name}), "g", member)
-    stepper = Stepper(hw.store, grouping.read(group, 10, 500, retry_ms, None))
+    stepper = Stepper(hw.store, grouping.read(group, 10, 500, ack_ms, None))
     stepper.step()
     assert hw.stream(name).group("g").info().waiting >= 1
     return stepper
 
 
-def take(group: headwater.Group, retry_ms: int | None, block_ms: int = 0) -> list[tuple[int, int]]:
-    messages = group.read(10, retry_ms=retry_ms, block_ms=block_ms)
+def take(group: headwater.Group, ack_ms: int | None, block_ms: int = 0) -> list[tuple[int, int]]:
+    messages = group.read(10, ack_ms=ack_ms, block_ms=block_ms)
     return [(message.offset, message.attempt) for message in messages]
 
 
-@pytest.mark.parametrize("retry_ms", [None, LONG_MS])
+@pytest.mark.parametrize("ack_ms", [None, LONG_MS])
 @pytest.mark.parametrize("count", [1, 20])
 def test_what_a_dead_member_never_took_reaches_another(
-    retry_ms: int | None, count: int, hw: headwater.Headwater, name: str
+    ack_ms: int | None, count: int, hw: headwater.Headwater, name: str
 ) -> None:
     stream = hw.stream(name)
     group = stream.group("g", member="other")
-    about_to_block(hw, name, retry_ms)
+    about_to_block(hw, name, ack_ms)
     stream.write_many([("t", b"%d" % i) for i in range(count)])
     handed = min(count, 10)
     rest = [(offset, 1) for offset in range(11, count + 1)]
-    assert take(group, retry_ms) == rest, "the first ten are with the one who waited"
+    assert take(group, ack_ms) == rest, "the first ten are with the one who waited"
     begun = time.monotonic()
-    found = take(group, retry_ms, block_ms=20_000)
+    found = take(group, ack_ms, block_ms=20_000)
     assert found == [(offset, 1) for offset in range(1, handed + 1)], "as if never delivered"
     assert (time.monotonic() - begun) * 1000 > BOX_GRACE_MS - 1500, "not while it may still come"
-    assert take(group, retry_ms) == []
-    assert group.info().pending == (count if retry_ms else 0)
+    assert take(group, ack_ms) == []
+    assert group.info().pending == (count if ack_ms else 0)
 
 
-@pytest.mark.parametrize("retry_ms", [None, LONG_MS])
+@pytest.mark.parametrize("ack_ms", [None, LONG_MS])
 def test_a_member_that_comes_late_but_in_time_has_what_it_was_handed(
-    retry_ms: int | None, hw: headwater.Headwater, name: str
+    ack_ms: int | None, hw: headwater.Headwater, name: str
 ) -> None:
-    late = about_to_block(hw, name, retry_ms)
+    late = about_to_block(hw, name, ack_ms)
     hw.stream(name).write("t", b"v")
     assert [(m.offset, m.attempt) for m in late.run()] == [(1, 1)]
     let_pass(hw, BOX_GRACE_MS)
-    assert take(hw.stream(name).group("g"), retry_ms) == []
+    assert take(hw.stream(name).group("g"), ack_ms) == []
 
 
-@pytest.mark.parametrize("retry_ms", [None, LONG_MS])
+@pytest.mark.parametrize("ack_ms", [None, LONG_MS])
 def test_a_member_that_comes_too_late_finds_nothing(
-    retry_ms: int | None, hw: headwater.Headwater, name: str
+    ack_ms: int | None, hw: headwater.Headwater, name: str
 ) -> None:
-    late = about_to_block(hw, name, retry_ms)
+    late = about_to_block(hw, name, ack_ms)
     hw.stream(name).write("t", b"v")
     group = hw.stream(name).group("g", member="other")
-    assert take(group, retry_ms, block_ms=20_000) == [(1, 1)]
+    assert take(group, ack_ms, block_ms=20_000) == [(1, 1)]
     assert late.run() == []
-    assert take(group, retry_ms) == []
+    assert take(group, ack_ms) == []
 
 
 def test_what_came_due_before_it_was_taken_back_stays_with_its_new_owner(
     hw: headwater.Headwater, name: str
 ) -> None:
     group = hw.stream(name).group("g", member="other")
-    about_to_block(hw, name, retry_ms=100)
+    about_to_block(hw, name, ack_ms=100)
     hw.stream(name).write("t", b"v")
     assert take(group, LONG_MS, block_ms=20_000) == [(1, 2)], "after its retry time"
     let_pass(hw, BOX_GRACE_MS)
@@ -127,7 +127,7 @@ def test_ranges_that_come_due_in_one_node_are_each_delivered_once(
     stream.write_many([("t", b"%d" % i) for i in range(1, 1001)])
     group = stream.group("g")
     for _ in range(20):
-        group.read(5, retry_ms=LONG_MS)
+        group.read(5, ack_ms=LONG_MS)
     late = about_to_block_when_all_is_read(hw, name, group)
     group.nack(*((first, first + 2) for first in range(1, 100, 10)))
     found = [message.offset for message in late.run()]
@@ -138,7 +138,7 @@ def test_ranges_that_come_due_in_one_node_are_each_delivered_once(
 def about_to_block_when_all_is_read(
     hw: headwater.Headwater, name: str, group: headwater.Group
 ) -> Stepper:
-    group.read(1000, retry_ms=LONG_MS)
+    group.read(1000, ack_ms=LONG_MS)
     return about_to_block(hw, name, LONG_MS)
 
 
@@ -146,18 +146,18 @@ MEMBER = """
 import sys, headwater
 with headwater.connect(sys.argv[1]) as hw:
     group = hw.stream(sys.argv[2]).group("g", member="killed")
-    retry_ms = int(sys.argv[3]) or None
+    ack_ms = int(sys.argv[3]) or None
     if sys.argv[4] == "hold":
-        messages = group.read(10, retry_ms=retry_ms)
+        messages = group.read(10, ack_ms=ack_ms)
         print(len(messages), flush=True)
         sys.stdin.read()
-    group.read(10, retry_ms=retry_ms, block_ms=60_000)
+    group.read(10, ack_ms=ack_ms, block_ms=60_000)
 """
 
 
-def member(server: Server, name: str, retry_ms: int, what: str) -> subprocess.Popen[str]:
+def member(server: Server, name: str, ack_ms: int, what: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", MEMBER, server.url, name, str(retry_ms), what],
+        [sys.executable, "-c", MEMBER, server.url, name, str(ack_ms), what],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -169,20 +169,20 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-@pytest.mark.parametrize("retry_ms", [0, LONG_MS])
+@pytest.mark.parametrize("ack_ms", [0, LONG_MS])
 def test_a_blocked_member_that_is_killed_takes_nothing_with_it(
-    retry_ms: int, server: Server, hw: headwater.Headwater, name: str
+    ack_ms: int, server: Server, hw: headwater.Headwater, name: str
 ) -> None:
     group = hw.stream(name).group("g", member="other")
     group.read(0)
-    process = member(server, name, retry_ms, "block")
+    process = member(server, name, ack_ms, "block")
     try:
         until(lambda: blocked(hw) == 1)
     finally:
         kill(process)
     until(lambda: blocked(hw) == 0)
     hw.stream(name).write_many([("t", b"1"), ("t", b"2")])
-    assert take(group, retry_ms or None, block_ms=20_000) == [(1, 1), (2, 1)]
+    assert take(group, ack_ms or None, block_ms=20_000) == [(1, 1), (2, 1)]
 
 
 def test_what_a_killed_member_held_comes_again_after_its_retry_time(

@@ -45,7 +45,7 @@ class Crew:
 
     def __init__(self, zygote: Zygote, store: str, name: str) -> None:
         self._zygote = zygote
-        self._order = {"name": name, "lease_ms": LEASE_MS, "n": 5}
+        self._order = {"name": name, "ack_ms": LEASE_MS, "n": 5}
         self._store = store
         self._count = 0
         self.table = Table(store, name)

@@ -36,7 +36,7 @@ def test_offsets_are_dense_and_everything_is_delivered_once(
         group, taken = stream.group("g"), []
         while True:
             finished = done.is_set()
-            messages = group.read(200, block_ms=50, retry_ms=LONG_MS)
+            messages = group.read(200, block_ms=50, ack_ms=LONG_MS)
             if messages:
                 taken += messages
                 assert group.ack(*(m.offset for m in messages)) == len(messages)
@@ -69,7 +69,7 @@ def test_blocked_members_have_fair_shares(client: headwater.Headwater, name: str
     def take(member: int) -> None:
         group = stream.group("g", member=f"m{member}")
         while not done.is_set():
-            for message in group.read(1, block_ms=2000, retry_ms=LONG_MS):
+            for message in group.read(1, block_ms=2000, ack_ms=LONG_MS):
                 group.ack(message.offset)
                 served.append(member)
 

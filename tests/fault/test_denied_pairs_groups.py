@@ -56,7 +56,7 @@ def denied(server: Server, name: str) -> Iterator[Denied]:
     ):
         admin.stream(name).write_many(entries(30))
         own = hw.stream(name).group("g")
-        own.read(10, retry_ms=FAR)
+        own.read(10, ack_ms=FAR)
         yield Denied(raw, own, admin.stream(name).group("g"), admin)
 
 
@@ -77,7 +77,7 @@ def test_what_was_pending_is_redelivered_and_counted(
     denied.without(rights, work)
     denied.other.nack((1, 30))
     left = denied.other.info().pending
-    found = [message.offset for message in denied.other.read(left, retry_ms=FAR)]
+    found = [message.offset for message in denied.other.read(left, ack_ms=FAR)]
     assert len(found) == len(set(found)) == left
     missing = set(range(1, 11)) - set(found)
     assert missing in (set(), {4, 5, 6}) if verb == "ack" else missing == set()
@@ -87,11 +87,11 @@ def test_what_was_pending_is_redelivered_and_counted(
 def test_without_the_right_to_count_nothing_is_lost_and_a_repair_counts_again(
     denied: Denied, verb: str
 ) -> None:
-    work = WORK.get(verb, lambda group: group.read(5, retry_ms=FAR))
+    work = WORK.get(verb, lambda group: group.read(5, ack_ms=FAR))
     assert not denied.without(("hset", "hmset"), work) or verb in ("nack", "extend")
     denied.admin.repair(denied.other.stream, dry_run=False)
     denied.other.nack((1, 30))
     left = denied.other.info().pending
-    found = {message.offset for message in denied.other.read(left, retry_ms=FAR)}
+    found = {message.offset for message in denied.other.read(left, ack_ms=FAR)}
     assert len(found) == left
     assert set(range(1, 11)) - found in (set(), {4, 5, 6})

@@ -125,7 +125,7 @@ Deed: TypeAlias = "Callable[[Case], Any]"
 
 def make_channel(hw: Headwater) -> Case:
     name = f"c-{secrets.token_hex(5)}"
-    channel = hw.ick_channel(name, shards=1, consumer="me", lease_ms=60_000)
+    channel = hw.ick_channel(name, shards=1, consumer="me", ack_ms=60_000)
     case = Case(hw, channel)
     channel.add({f"r{i}": float(10 - i) for i in range(10)})
     case.batch = channel.reserve(3)

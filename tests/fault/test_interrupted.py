@@ -35,7 +35,7 @@ def expired_group(hw: headwater.Headwater, name: str, messages: int) -> headwate
     group = stream.group("g", dead_letters=True)
     taken: list[headwater.Message] = []
     while len(taken) < messages:
-        taken += group.read(4, retry_ms=10_000, expire_ms=1)
+        taken += group.read(4, ack_ms=10_000, expire_ms=1)
     let_pass(hw, 2)
     return group
 
@@ -74,7 +74,7 @@ def test_a_burial_that_a_seek_overtakes_takes_nothing_from_those_who_read_again(
     for case, make in enumerate(interrupt_everywhere(store, prepare)):
         group = hw.stream(f"{name}-{case}").group("g")
         group.seek(1)
-        assert len(group.read(10, retry_ms=600_000)) == 5
+        assert len(group.read(10, ack_ms=600_000)) == 5
         hw.store.run(make())
         assert group.info().pending == 5
         assert group.ack((1, 5)) == 5

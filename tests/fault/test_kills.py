@@ -70,10 +70,10 @@ def test_a_drain_continues_when_the_last_kill_was_of_the_server(
         closing(Notes(tmp_path / "drain.notes")) as notes,
     ):
         hw.stream(STREAM).write_many([("t", b"v")] * 700)
-        hw.stream(STREAM).group(RETRYING).read(1, retry_ms=1)
+        hw.stream(STREAM).group(RETRYING).read(1, ack_ms=1)
         with server.client() as raw:
             raw.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-            job = Job("drain", 0, server.url, tmp_path / "drain.notes", SEED, 0, retry_ms=1)
+            job = Job("drain", 0, server.url, tmp_path / "drain.notes", SEED, 0, ack_ms=1)
             drained = pool.submit(drain, hw, job, notes)
             until(lambda: any("b" in client["flags"] for client in raw.client_list()))
             server.kill()

@@ -77,7 +77,7 @@ def test_a_lease_that_a_change_of_layout_ended_does_not_give_its_token_again(
 ) -> None:
     failover.warm.ick_channel("c", shards=1).add({"m": 1})
     failover.copy()
-    lost = failover.warm.ick_channel("c", consumer="lost", lease_ms=1)
+    lost = failover.warm.ick_channel("c", consumer="lost", ack_ms=1)
     batch = lost.reserve(1)
     fresh = failover.happen().ick_channel("c", consumer="fresh")
     assert fresh.reshard(2).settled

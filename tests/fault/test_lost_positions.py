@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -12,8 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from headwater import Headwater, LostFuture
-from headwater.errors import NotCreated, PositionLost
-from headwater.outbox.schema import SCHEMA
+from headwater.errors import PositionLost
 from tests.support.blocking import Loop
 from tests.support.consumers import Desk, Running, drain, numbers
 from tests.support.entries import entries
@@ -132,7 +131,7 @@ def test_a_position_without_a_history_continues(failover: Failover) -> None:
     desk, name = failover.desk, failover.name
     drain(desk.consumer("c", name))
     with desk.engine.begin() as conn:
-        conn.exec_driver_sql("DELETE FROM headwater_histories")
+        conn.exec_driver_sql("UPDATE headwater_checkpoints SET history = NULL")
     failover.happen()
     with pytest.raises(PositionLost):
         desk.consumer("c", name).run_once()
@@ -157,7 +156,7 @@ def test_restarts_that_lose_nothing_are_no_loss(
             stream.write_many(entries(5, 10 * n + 1))
             assert drain(desk.consumer("c", "s")) == 5
             with desk.engine.connect() as conn:
-                kept = conn.execute(sa.text("SELECT history FROM headwater_histories")).scalars()
+                kept = conn.execute(sa.text("SELECT history FROM headwater_checkpoints")).scalars()
                 assert [len(text.split()) for text in kept] == [1 + n]
             consumer = desk.consumer("c", "s")
             run = Running(consumer.run)
@@ -189,30 +188,3 @@ def test_a_gap_behind_a_restart_is_no_loss(
         stream.evict(7)
         assert drain(desk.consumer("c", "s", on_gap="skip")) == 3
         assert desk.consumer("c", "s").run_once() == 0
-
-
-def test_tables_of_an_older_release_are_refused_before_anything_is_done(
-    manner: tuple[str, Loop | None], database_url: str
-) -> None:
-    way, loop = manner
-    with (
-        Server(tcp=True) as server,
-        contextlib.closing(Desk(way, server.url, database_url, loop)) as desk,
-    ):
-        desk.hw.stream("s").write_many(entries(5))
-        with desk.engine.begin() as conn:
-            conn.exec_driver_sql("DROP TABLE headwater_histories")
-        consumer = desk.consumer("c", "s")
-        acts: list[Callable[[], object]] = [
-            consumer.run_once,
-            lambda: consumer.seek(1),
-            consumer.remove,
-        ]
-        for act in acts:
-            with pytest.raises(NotCreated, match="headwater_histories"):
-                act()
-        assert consumer.positions() == {"s": None}
-        assert desk.effects("c") == []
-        SCHEMA.ensure(desk.engine)
-        assert drain(consumer) == 5
-        assert consumer.remove()

@@ -131,16 +131,16 @@ def test_a_newer_format_is_written_only_when_it_may_and_then_old_clients_get_one
     url = ("--store", yard.server.url)
     code, _, err = following.command("upgrade", "--yes", *url)
     assert code == 1
-    assert "do not understand format 3" in err
+    assert "do not understand format 2" in err
     with yard.server.client() as admin:
-        assert admin.hget(KEY, "format") == b"2"
+        assert admin.hget(KEY, "format") == b"1"
         # Ten minutes later.
         for kind, seen in admin.hgetall(KEY).items():
-            if kind.endswith(b":2"):
+            if kind.endswith(b":1"):
                 admin.hset(KEY, kind, int(seen) - COUNTS_BY_HAND_MS)
         code, out, err = following.command("upgrade", "--yes", *url)
         assert (code, err) == (0, "")
-        assert "format 3 is in use" in out
+        assert "format 2 is in use" in out
         yard.roll(following)
         yard.check(following)
         # The newest entry stays in the tail, whatever housekeepers sealed.
@@ -153,12 +153,12 @@ def test_a_newer_format_is_written_only_when_it_may_and_then_old_clients_get_one
         assert said.startswith(
             (f"FormatTooNew: stream '{STREAM}' at ", "FormatTooNew: the store at ")
         )
-        assert "has format 3, and this release understands formats up to 2; upgrade" in said
+        assert "has format 2, and this release understands formats up to 1; upgrade" in said
         assert admin.hget(f"hw:s:{{{STREAM}}}", "last") == before
     code, out, err = this.command("stream", "list", *url)
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
-    assert "has format 3, and this release understands formats up to 2; upgrade" in err
+    assert "has format 2, and this release understands formats up to 1; upgrade" in err
 
 
 def fields_of_tail(admin: Any) -> set[bytes]:

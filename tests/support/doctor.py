@@ -40,17 +40,17 @@ def use_everything(hw: headwater.Headwater) -> None:
         stream.write("tag", b"one", backlog=4000)
         stream.write_many([(f"tag-{k}", b"many") for k in range(900)], producer="p", sequence=n)
     group = stream.group("g", dead_letters=True, max_pending=1000)
-    group.read(10, retry_ms=1, expire_ms=1)
+    group.read(10, ack_ms=1, expire_ms=1)
     until(group.bury)
     assert group.dead()
     group.redrive(5)
     group.discard(count=1)
-    taken = group.read(10, block_ms=10, retry_ms=1000)
+    taken = group.read(10, block_ms=10, ack_ms=1000)
     group.nack(taken[0].offset)
     group.extend(taken[1].offset, ack_ms=1000)
     group.ack(taken[1].offset)
     group.seek("last")
-    assert group.read(1, block_ms=5, retry_ms=1000) == []
+    assert group.read(1, block_ms=5, ack_ms=1000) == []
     assert stream.read(stream.info().last + 1, 1, block_ms=5) == []
     stream.register_reader("outside", 5)
     stream.forget_reader("outside")

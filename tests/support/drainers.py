@@ -86,7 +86,7 @@ class Stop:
 def drain(order: dict[str, Any]) -> None:
     table, steps, stop = Table(order["store"], order["name"]), dying(order), Stop()
     with headwater.connect(order["store"], wait_ms=START_MS) as hw:
-        channel = hw.ick_channel(order["name"], lease_ms=order["lease_ms"])
+        channel = hw.ick_channel(order["name"], ack_ms=order["ack_ms"])
         while not stop.told:
             batch = channel.reserve(order["n"])
             if not batch:
@@ -102,7 +102,7 @@ def drain(order: dict[str, Any]) -> None:
 async def drain_async(order: dict[str, Any]) -> None:
     table, steps, stop = Table(order["store"], order["name"]), dying(order), Stop()
     async with aio.connect(order["store"], wait_ms=START_MS) as hw:
-        channel = hw.ick_channel(order["name"], lease_ms=order["lease_ms"])
+        channel = hw.ick_channel(order["name"], ack_ms=order["ack_ms"])
         while not stop.told:
             batch = await channel.reserve(order["n"])
             if not batch:

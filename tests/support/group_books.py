@@ -16,7 +16,7 @@ def drained(case: GroupCase) -> set[int]:
     while True:
         if last:
             group.nack((1, last))
-        some = {message.offset for message in group.read(100, retry_ms=FAR)}
+        some = {message.offset for message in group.read(100, ack_ms=FAR)}
         if not some:
             return found
         assert not some & found, "what was acknowledged does not come again"

@@ -47,10 +47,10 @@ class GroupCase:
     def group_key(self) -> str:
         return group_key(self.key, "g")
 
-    def read(self, count: int, retry_ms: int | None = FAR, expire_ms: int | None = None) -> None:
+    def read(self, count: int, ack_ms: int | None = FAR, expire_ms: int | None = None) -> None:
         """Read; without a retry what comes is done."""
-        found = self.group.read(count, retry_ms=retry_ms, expire_ms=expire_ms)
-        if retry_ms is None:
+        found = self.group.read(count, ack_ms=ack_ms, expire_ms=expire_ms)
+        if ack_ms is None:
             self.seen += [message.offset for message in found]
 
     def raw(self, *words: Any) -> Any:
@@ -66,10 +66,10 @@ class GroupCase:
         return self.hw.store.run(ask())
 
     def wait(
-        self, waiter: str, retry_ms: int | None = FAR, wait_ms: int = FAR, number: int = 1
+        self, waiter: str, ack_ms: int | None = FAR, wait_ms: int = FAR, number: int = 1
     ) -> Any:
         """Register a waiter, as a blocked read does; returns what lay in its box."""
-        retry = "" if retry_ms is None else retry_ms
+        retry = "" if ack_ms is None else ack_ms
         args = ("g", "m", 2, retry, "", "first", "", "", waiter, wait_ms, number, "", 10**6)
         return self.call("hw_group_read", *args)[8]
 
@@ -194,13 +194,13 @@ def given_up(case: GroupCase) -> None:
 def nobody_waits(case: GroupCase) -> None:
     """All was read, so that whoever comes has to wait."""
     started(case)
-    case.read(MESSAGES, retry_ms=None)
+    case.read(MESSAGES, ack_ms=None)
 
 
-def one_waits(retry_ms: int | None) -> Deed:
+def one_waits(ack_ms: int | None) -> Deed:
     def prepare(case: GroupCase) -> None:
         nobody_waits(case)
-        case.wait("w1", retry_ms)
+        case.wait("w1", ack_ms)
 
     return prepare
 
@@ -217,21 +217,21 @@ def one_is_gone(case: GroupCase) -> None:
     case.wait("w2")
 
 
-def served(retry_ms: int | None) -> Deed:
+def served(ack_ms: int | None) -> Deed:
     """A message lies in the box of somebody."""
 
     def prepare(case: GroupCase) -> None:
-        one_waits(retry_ms)(case)
+        one_waits(ack_ms)(case)
         case.stream.write("t", b"boxed")
 
     return prepare
 
 
-def served_long_ago(retry_ms: int | None) -> Deed:
+def served_long_ago(ack_ms: int | None) -> Deed:
     """A message lies in the box of somebody who died."""
 
     def prepare(case: GroupCase) -> None:
-        served(retry_ms)(case)
+        served(ack_ms)(case)
         case.group.info()
         case.call("hw_group_postpone", "g", FAR, MESSAGES + 50, MESSAGES + 50)
         case.raw("ZADD", f"{case.group_key}:served", server_ms(case.hw) - 10_000, "w1")

@@ -10,10 +10,10 @@ FAR = 10**9
 
 
 def take(
-    group: Group, count: int, *, retry_ms: int | None = FAR, expire_ms: int | None = None
+    group: Group, count: int, *, ack_ms: int | None = FAR, expire_ms: int | None = None
 ) -> list[int]:
     """Read from a group; returns the offsets."""
-    return offsets(group.read(count, retry_ms=retry_ms, expire_ms=expire_ms))
+    return offsets(group.read(count, ack_ms=ack_ms, expire_ms=expire_ms))
 
 
 def tries(messages: list[Message]) -> list[tuple[int, int]]:

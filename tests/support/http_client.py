@@ -27,9 +27,9 @@ class HttpClient(HttpDriver):
     def ick(self, name: str) -> Any:
         return HttpIck(self._direct.ick(name), self._client, f"/v1/icks/{name}")
 
-    def ick_channel(self, name: str, *, lease_ms: int, **options: Any) -> Any:
-        direct = self._direct.ick_channel(name, lease_ms=lease_ms, **options)
-        return HttpChannel(direct, self._client, f"/v1/channels/{name}", lease_ms)
+    def ick_channel(self, name: str, *, ack_ms: int, **options: Any) -> Any:
+        direct = self._direct.ick_channel(name, ack_ms=ack_ms, **options)
+        return HttpChannel(direct, self._client, f"/v1/channels/{name}", ack_ms)
 
 
 def over_http(direct: headwater.Headwater, client: ApiClient) -> Any:

@@ -25,7 +25,7 @@ from headwater import (
     StaleSequence,
     UnknownGroup,
 )
-from headwater.kernel.inputs import deadline, needed_deadline, whole_ms
+from headwater.kernel.inputs import whole_ms
 from headwater.log.settling import ranges_of
 from headwater.queue.types import HeadedDelivery
 from tests.support.api import ApiClient
@@ -146,7 +146,7 @@ class HttpGroup(HttpDriver):
         self._stream = stream
 
     def read(self, count: int, **terms: Any) -> list[Message]:
-        ack_ms = deadline(terms.pop("ack_ms", None), terms.pop("retry_ms", None))
+        ack_ms = terms.pop("ack_ms", None)
         expire_ms = terms.pop("expire_ms", None)
         assert not terms
         if not count or (count > MOST and self._stream.info().last > MOST):
@@ -186,9 +186,8 @@ class HttpGroup(HttpDriver):
     def nack(self, *offsets: Any, delay_ms: Any = 0) -> int:
         return int(self._settle("nack", offsets, delay_ms=whole_ms(delay_ms))["nacked"])
 
-    def extend(self, *offsets: Any, **terms: Any) -> int:
-        ack_ms = whole_ms(needed_deadline(terms.get("ack_ms"), terms.get("retry_ms")))
-        return int(self._settle("extend", offsets, ack_ms=ack_ms)["extended"])
+    def extend(self, *offsets: Any, ack_ms: Any) -> int:
+        return int(self._settle("extend", offsets, ack_ms=whole_ms(ack_ms))["extended"])
 
     def seek(self, to: int | str) -> int:
         return int(self._ask("POST", "/seek", {"to": to})["next"])

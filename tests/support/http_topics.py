@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headwater import Batch, TopicMessage
 from headwater.ick.types import Layout
-from headwater.kernel.inputs import deadline, needed_deadline, whole_ms
+from headwater.kernel.inputs import whole_ms
 from headwater.log.settling import ranges_by_partition
 from headwater.log.types import HeadedTopicMessage, Placed, Redriven
 from headwater.views.icks import BatchView
@@ -61,7 +61,7 @@ class HttpTopicGroup(HttpDriver):
     """A group over a topic; a read of nothing creates it, as it is set, in the store."""
 
     def read(self, count: int, **terms: Any) -> list[TopicMessage]:
-        ack_ms = deadline(terms.pop("ack_ms", None), terms.pop("retry_ms", None))
+        ack_ms = terms.pop("ack_ms", None)
         expire_ms = terms.pop("expire_ms", None)
         assert not terms
         if not count:
@@ -99,9 +99,8 @@ class HttpTopicGroup(HttpDriver):
     def nack(self, *messages: Any, delay_ms: Any = 0) -> int:
         return int(self._settle("nack", messages, delay_ms=whole_ms(delay_ms))["nacked"])
 
-    def extend(self, *messages: Any, **terms: Any) -> int:
-        ack_ms = whole_ms(needed_deadline(terms.get("ack_ms"), terms.get("retry_ms")))
-        return int(self._settle("extend", messages, ack_ms=ack_ms)["extended"])
+    def extend(self, *messages: Any, ack_ms: Any) -> int:
+        return int(self._settle("extend", messages, ack_ms=whole_ms(ack_ms))["extended"])
 
     def seek(self, position: Any) -> dict[int, int]:
         to = {str(p): at for p, at in position.items()} if isinstance(position, dict) else position
@@ -121,9 +120,9 @@ class HttpTopicGroup(HttpDriver):
 class HttpChannel(HttpDriver):
     """A channel of dirty lists, for one consumer, which leases for as long as the model says."""
 
-    def __init__(self, direct: Any, client: ApiClient, path: str, lease_ms: int) -> None:
+    def __init__(self, direct: Any, client: ApiClient, path: str, ack_ms: int) -> None:
         super().__init__(direct, client, path)
-        self._lease_ms = lease_ms
+        self._ack_ms = ack_ms
 
     def add(self, scores: dict[str, float], *, not_before: int | None = None) -> tuple[int, int]:
         # A channel begins with the number of shards that its first user says.
@@ -135,7 +134,7 @@ class HttpChannel(HttpDriver):
         return done["new"], done["lowered"]
 
     def reserve(self, n: int) -> Batch:
-        body = {"count": n, "consumer": self.consumer, "ack_ms": self._lease_ms}
+        body = {"count": n, "consumer": self.consumer, "ack_ms": self._ack_ms}
         return msgspec.convert(self._ask("POST", "/reserve", body), BatchView).batch()
 
     def _end(self, verb: str, batch: Batch, members: tuple[str, ...]) -> Any:
@@ -145,13 +144,13 @@ class HttpChannel(HttpDriver):
             "batch": view,
             "consumer": self.consumer,
             "members": chosen,
-            "ack_ms": self._lease_ms,
+            "ack_ms": self._ack_ms,
         }
         return self._ask("POST", f"/{verb}", body)
 
-    def renew(self, batch: Batch, *, lease_ms: int) -> int:
+    def renew(self, batch: Batch, *, ack_ms: int) -> int:
         view = msgspec.to_builtins(BatchView.of(batch))
-        body = {"batch": view, "consumer": self.consumer, "ack_ms": lease_ms}
+        body = {"batch": view, "consumer": self.consumer, "ack_ms": ack_ms}
         return int(self._ask("POST", "/renew", body)["until_ms"])
 
     def commit(self, batch: Batch, *members: str) -> int:

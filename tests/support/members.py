@@ -155,7 +155,7 @@ def work(order: dict[str, Any]) -> None:
         if "topic" in order:
             worker = Worker(hw.topic(order["topic"]).group("g"), page.note, ack_ms=500)
         else:
-            worker = Worker(hw.stream(order["stream"]).group("g"), page.note, retry_ms=500)
+            worker = Worker(hw.stream(order["stream"]).group("g"), page.note, ack_ms=500)
         signal.signal(signal.SIGTERM, lambda *_: worker.stop())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         worker.run()
@@ -168,7 +168,7 @@ async def work_async(order: dict[str, Any]) -> None:
         page.note(message)
 
     async with aio.connect(order["store"], wait_ms=START_MS) as hw:
-        worker = AsyncWorker(hw.stream(order["stream"]).group("g"), handle, retry_ms=500)
+        worker = AsyncWorker(hw.stream(order["stream"]).group("g"), handle, ack_ms=500)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         await worker.run()

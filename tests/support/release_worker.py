@@ -55,7 +55,7 @@ def main() -> None:
     facts["notes"] = Path(facts["notes"])
     # Its time begins when all is imported and the server answers, however busy the machine is.
     headwater.connect(facts["url"]).close()
-    job = Job(**facts, seed=1, until_ms=now_ms() + lasts_ms, retry_ms=2000)
+    job = Job(**facts, seed=1, until_ms=now_ms() + lasts_ms, ack_ms=2000)
     {"work": work, "finish": finish, "wake": wake}[doing](job)
 
 

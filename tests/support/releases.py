@@ -89,7 +89,7 @@ def make_next(tree: Path) -> None:
     package = tree / "src" / "headwater"
     change(package, "packaging.py", r'__version__ = ".*"', f'__version__ = "{NEXT}"')
     change(package, "library.py", r"^VERSION = \d+", f"VERSION = {VERSION + 1}")
-    change(package, "library.py", r"^FORMAT = 2", "FORMAT = 3")
+    change(package, "library.py", r"^FORMAT = 1", "FORMAT = 2")
     # The contract: one argument more.
     registered = r"(register_function\('hw_stream_write', function\(keys, args\)\n)"
     change(package, "*.lua", registered, r"\1  table.remove(args, 1)\n")
@@ -100,12 +100,12 @@ def make_next(tree: Path) -> None:
     )
     change(package, "library.py", sends, more + r"\1")
     # The format: another name for the tag of an entry.
-    change(package, "*.lua", r"'k', args", "(WRITES < 3 and 'k' or 'tag'), args")
+    change(package, "*.lua", r"'k', args", "(WRITES < 2 and 'k' or 'tag'), args")
     either = "(entry_field(entry, 'k') or entry_field(entry, 'tag'))"
     change(package, "*.lua", r"entry_field\(entry, 'k'\)", either)
     change(package, "*.py", r'fields\[0\] == b"k"', 'fields[0] in (b"k", b"tag")')
     opened = r"(local function open_stream\(K, plain\)\n)"
-    raised = r"\1  if WRITES > 2 then redis.call('HSET', K, 'format', WRITES) end\n"
+    raised = r"\1  if WRITES > 1 then redis.call('HSET', K, 'format', WRITES) end\n"
     change(package, "*.lua", opened, raised)
 
 

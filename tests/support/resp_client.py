@@ -25,9 +25,9 @@ class DoorClient(Driver):
     def ick(self, name: str) -> Any:
         return DoorIck(self._direct.ick(name), self._client)
 
-    def ick_channel(self, name: str, *, lease_ms: int, **options: Any) -> Any:
-        direct = self._direct.ick_channel(name, lease_ms=lease_ms, **options)
-        return DoorChannel(direct, self._client, lease_ms)
+    def ick_channel(self, name: str, *, ack_ms: int, **options: Any) -> Any:
+        direct = self._direct.ick_channel(name, ack_ms=ack_ms, **options)
+        return DoorChannel(direct, self._client, ack_ms)
 
 
 def through_door(direct: headwater.Headwater, client: Any) -> Any:

@@ -22,7 +22,7 @@ from headwater import (
     StaleSequence,
     UnknownGroup,
 )
-from headwater.kernel.inputs import deadline, needed_deadline, whole_ms
+from headwater.kernel.inputs import whole_ms
 from headwater.log.settling import ranges_of
 from headwater.queue.types import HeadedDelivery
 
@@ -97,13 +97,13 @@ class DoorGroup(Driver):
         self._stream = stream.name
 
     def read(self, count: int, **terms: Any) -> list[Message]:
-        retry_ms = deadline(terms.pop("ack_ms", None), terms.pop("retry_ms", None))
+        ack_ms = terms.pop("ack_ms", None)
         expire_ms = terms.pop("expire_ms", None)
         assert not terms
         self._client.client_setname(self.member)
         retry: list[Any] = []
-        if retry_ms is not None:
-            retry = ["RETRY", whole_ms(retry_ms), 0 if expire_ms is None else whole_ms(expire_ms)]
+        if ack_ms is not None:
+            retry = ["RETRY", whole_ms(ack_ms), 0 if expire_ms is None else whole_ms(expire_ms)]
         words = ["TREAD", self._stream, 0, count, "GROUP", self.name, *retry, "WITHATTEMPT"]
         taken = self._ask(*words)
         if not taken:
@@ -124,9 +124,8 @@ class DoorGroup(Driver):
     def nack(self, *offsets: Any, delay_ms: Any = 0) -> int:
         return self._settle("TNACK", ["DELAY", whole_ms(delay_ms)], offsets)
 
-    def extend(self, *offsets: Any, **terms: Any) -> int:
-        retry_ms = needed_deadline(terms.get("ack_ms"), terms.get("retry_ms"))
-        return self._settle("TEXTEND", [whole_ms(retry_ms)], offsets)
+    def extend(self, *offsets: Any, ack_ms: Any) -> int:
+        return self._settle("TEXTEND", [whole_ms(ack_ms)], offsets)
 
     def seek(self, to: int | str) -> int:
         return int(self._ask("TSEEK", self._stream, self.name, to))

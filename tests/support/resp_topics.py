@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from headwater import Batch, TopicMessage
 from headwater.ick.types import Layout, Reserved
-from headwater.kernel.inputs import deadline, needed_deadline, whole_ms
+from headwater.kernel.inputs import whole_ms
 from headwater.log.settling import ranges_by_partition
 from headwater.log.types import HeadedTopicMessage, Placed, Redriven
 from tests.support.resp_driver import Driver, pairs
@@ -52,7 +52,7 @@ class DoorTopicGroup(Driver):
     """A group over a topic; a read of nothing creates it, as it is set, in the store."""
 
     def read(self, count: int, **terms: Any) -> list[TopicMessage]:
-        ack_ms = deadline(terms.pop("ack_ms", None), terms.pop("retry_ms", None))
+        ack_ms = terms.pop("ack_ms", None)
         expire_ms = terms.pop("expire_ms", None)
         assert not terms
         if not count:
@@ -90,9 +90,8 @@ class DoorTopicGroup(Driver):
     def nack(self, *messages: Any, delay_ms: Any = 0) -> int:
         return self._settle("TPNACK", ["DELAY", whole_ms(delay_ms)], messages)
 
-    def extend(self, *messages: Any, **terms: Any) -> int:
-        ack_ms = whole_ms(needed_deadline(terms.get("ack_ms"), terms.get("retry_ms")))
-        return self._settle("TPEXTEND", [ack_ms], messages)
+    def extend(self, *messages: Any, ack_ms: Any) -> int:
+        return self._settle("TPEXTEND", [whole_ms(ack_ms)], messages)
 
     def seek(self, position: Any) -> dict[int, int]:
         if not isinstance(position, dict):
@@ -120,9 +119,9 @@ class DoorTopicGroup(Driver):
 class DoorChannel(Driver):
     """A channel of dirty lists, for one consumer, which leases for as long as the model says."""
 
-    def __init__(self, direct: Any, client: Any, lease_ms: int) -> None:
+    def __init__(self, direct: Any, client: Any, ack_ms: int) -> None:
         super().__init__(direct, client)
-        self._lease_ms = lease_ms
+        self._ack_ms = ack_ms
 
     def add(self, scores: dict[str, float], *, not_before: int | None = None) -> tuple[int, int]:
         # A channel begins with the number of shards that its first user says.
@@ -135,7 +134,7 @@ class DoorChannel(Driver):
         return new, lowered
 
     def reserve(self, n: int) -> Batch:
-        found = self._ask("CHRESERVE", self.name, self.consumer, n, "RETRY", self._lease_ms)
+        found = self._ask("CHRESERVE", self.name, self.consumer, n, "RETRY", self._ack_ms)
         if found is None:
             return Batch(self.name)
         lease, until_ms, rows = found
@@ -149,7 +148,7 @@ class DoorChannel(Driver):
         chosen = [row for row in batch if not members or row.member in members]
         if not chosen:
             return 0
-        lease = f"{batch.epoch}:{batch.shard}:{batch.token}:{self._lease_ms}"
+        lease = f"{batch.epoch}:{batch.shard}:{batch.token}:{self._ack_ms}"
         words = [word for row in chosen for word in (row.generation, row.member)]
         return int(self._ask(command, self.name, lease, *words))
 
@@ -159,9 +158,9 @@ class DoorChannel(Driver):
     def release(self, batch: Batch, *members: str) -> int:
         return self._end("CHRELEASE", batch, members)
 
-    def renew(self, batch: Batch, *, lease_ms: int) -> int:
-        lease = f"{batch.epoch}:{batch.shard}:{batch.token}:{self._lease_ms}"
-        return int(self._ask("CHRENEW", self.name, lease, "RETRY", lease_ms))
+    def renew(self, batch: Batch, *, ack_ms: int) -> int:
+        lease = f"{batch.epoch}:{batch.shard}:{batch.token}:{self._ack_ms}"
+        return int(self._ask("CHRENEW", self.name, lease, "RETRY", ack_ms))
 
     def reshard(self, shards: int) -> Layout:
         done = {

@@ -8,11 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-# A number of milliseconds or a span of time, under either name.
-DEADLINES = st.sampled_from([("ack_ms", int), ("retry_ms", int), ("ack_ms", dt.timedelta)])
+# A number of milliseconds or a span of time.
+KINDS = st.sampled_from([int, dt.timedelta])
 FORMS = st.sampled_from(["pairs", "ranges", "offsets", "messages"])
-
-Deadline = tuple[str, type]
 
 
 def span_of(ms: int | None, kind: type) -> Any:

@@ -32,10 +32,10 @@ def use_stream(hw: Headwater, name: str) -> Stream:
 def use_group(hw: Headwater, stream: Stream) -> None:
     """Read by groups with all that can become of a message: done, due, late, given back, dead."""
     group = stream.group("workers", dead_letters=True, max_pending=500)
-    group.read(20, retry_ms=FAR)
-    group.read(30, retry_ms=1, expire_ms=1)
+    group.read(20, ack_ms=FAR)
+    group.read(30, ack_ms=1, expire_ms=1)
     let_pass(hw, 2)
-    messages = [m.offset for m in group.read(40, retry_ms=FAR)]
+    messages = [m.offset for m in group.read(40, ack_ms=FAR)]
     group.ack(*messages[3:9])
     group.nack(*messages[12:20], delay_ms=FAR)
     group.extend(*messages[22:25], ack_ms=FAR)

@@ -117,11 +117,11 @@ def read(
     call: str,
     at: float,
     *messages: tuple[int, str, int],
-    retry_ms: int | None = 100,
+    ack_ms: int | None = 100,
     took: float = 1,
     group: str = "g",
 ) -> list[HistoryEvent]:
-    begun = ReadBegun(call, at, group, retry_ms)
+    begun = ReadBegun(call, at, group, ack_ms)
     return [begun, ReadDone(call, at + took, list(messages))] if messages else [begun]
 
 
@@ -176,9 +176,9 @@ def test_a_message_that_was_returned_may_come_at_once() -> None:
 
 
 def test_without_retry_a_message_comes_once() -> None:
-    once = read("r1", 0, (1, "a", 1), retry_ms=None)
+    once = read("r1", 0, (1, "a", 1), ack_ms=None)
     assert faults(once) == []
-    assert faults([*once, *read("r2", 9999, (1, "a", 2), retry_ms=None)]) == ["doubled"]
+    assert faults([*once, *read("r2", 9999, (1, "a", 2), ack_ms=None)]) == ["doubled"]
 
 
 def test_a_message_that_comes_after_its_ack_was_confirmed() -> None:

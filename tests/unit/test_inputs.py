@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwater.errors import InvalidInput
-from headwater.kernel.inputs import check_block, check_ms, check_span, deadline, needed_deadline
+from headwater.kernel.inputs import check_block, check_ms, check_span
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,3 @@ def test_a_blocking_time_may_be_without_end(given: Any, ms: float) -> None:
 def test_what_is_no_blocking_time_is_refused(given: Any) -> None:
     with pytest.raises(InvalidInput, match="block_ms must be 0 or more"):
         check_block(given)
-
-
-def test_a_deadline_has_one_name_and_others_mean_the_same() -> None:
-    assert deadline(5, None) == deadline(None, 5) == needed_deadline(5, None) == 5
-    assert deadline(None, None) is None
-    with pytest.raises(InvalidInput, match="ack_ms and lease_ms are names of one deadline"):
-        deadline(5, 5, "lease_ms")
-    with pytest.raises(InvalidInput, match="give ack_ms"):
-        needed_deadline(None, None)

@@ -1,4 +1,4 @@
-"""Nodes stay readable for ever, and what is not a node is refused, never guessed at."""
+"""What is packed is unpacked, and what is not a node is refused, never guessed at."""
 
 from __future__ import annotations
 
@@ -10,14 +10,35 @@ import pyarrow as pa
 import pytest
 
 from headwater import HeadwaterError, InvalidInput, UnreadableNode
+from headwater.kernel.headers import Headers
 from headwater.log import node
 from headwater.log.keys import MAX_TAG_BYTES, NODE_BYTES, NODE_MESSAGES
-from tests.support.old_nodes import contents, path_of, version_of
 
 
-@pytest.mark.parametrize("name", contents())
-def test_a_node_that_was_stored_long_ago_is_read(name: str) -> None:
-    assert node.unpack(path_of(name).read_bytes()).equals(contents()[name])
+def contents() -> dict[str, pa.RecordBatch]:
+    """Return batches of every schema, by name."""
+    tags = [f"ride-{i % 50}" for i in range(1000)]
+    values = [b'{"ride": %d, "fare": %d}' % (i, i * 37 % 5000) for i in range(1000)]
+    times = [1_700_000_000_000 + i * 13 % 1009 for i in range(1000)]
+    offsets = [5_000_000_000 + i * 3 for i in range(1000)]
+    odd = ["", "ünï-標籤-🌊", "a\0b\n"]
+    named = [Headers({"content-type": b"json", "n": f"{i}"}).encoded for i in range(1000)]
+    some = [headers if i % 3 else b"" for i, headers in enumerate(named)]
+    return {
+        "dense": node.batch_of(tags, values),
+        "times": node.batch_of(tags, values, times),
+        "holes": node.batch_of(tags, values, times, offsets),
+        "holes-without-times": node.batch_of(tags, values, None, offsets),
+        "small": node.batch_of(odd, [b"", bytes(range(256)), b"\xff\xfe"]),
+        "small-holes": node.batch_of(["a", "b"], [b"1", b""], [5, 4], [7, 9]),
+        "headers": node.batch_of(tags, values, headers=some),
+        "headers-holes": node.batch_of(tags, values, times, offsets, some),
+        "small-headers": node.batch_of(odd, [b"", b"1", b"2"], headers=[b"", some[1], b""]),
+    }
+
+
+def blob_of(name: str) -> bytes:
+    return node.pack(contents()[name], sealed=True).blob
 
 
 @pytest.mark.parametrize("manner", [{}, {"hot": True}, {"sealed": True}], ids=str)
@@ -34,19 +55,10 @@ def test_what_is_packed_is_unpacked(name: str, manner: dict[str, bool]) -> None:
         assert (packed.first_time, packed.newest_time) == (None, None)
 
 
-def test_a_node_is_of_the_second_version_only_when_a_message_has_headers() -> None:
-    for name, batch in contents().items():
-        assert node.pack(batch).blob[:3] == b"HW" + bytes([version_of(name)])
-        if "headers" in name:
-            without = batch.slice(0, 1)
-            assert node.pack(without).blob[:3] == b"HW\1"
-            assert node.unpack(node.pack(without).blob).equals(without.drop_columns("headers"))
-
-
-def test_a_node_of_the_first_version_has_no_headers() -> None:
-    blob = path_of("headers").read_bytes()
-    with pytest.raises(UnreadableNode, match="columns that this client does not know"):
-        node.unpack(resealed(blob, version=1))
+def test_a_node_has_a_column_of_headers_only_when_a_message_has_some() -> None:
+    for name in ("headers", "headers-holes", "small-headers"):
+        without = contents()[name].slice(0, 1)
+        assert node.unpack(node.pack(without).blob).equals(without.drop_columns("headers"))
 
 
 def resealed(blob: bytes, **changes: int) -> bytes:
@@ -59,13 +71,13 @@ def resealed(blob: bytes, **changes: int) -> bytes:
 
 @pytest.mark.parametrize("version", [0, node.VERSION + 1, 255])
 def test_an_unknown_version_is_refused_with_the_cure(version: int) -> None:
-    blob = path_of("dense").read_bytes()
+    blob = blob_of("dense")
     with pytest.raises(UnreadableNode, match=f"format version {version},.*upgrade the headwater"):
         node.unpack(resealed(blob, version=version))
 
 
 def test_a_header_that_does_not_fit_is_refused() -> None:
-    blob = path_of("times").read_bytes()
+    blob = blob_of("times")
     assert node.unpack(resealed(blob)).num_rows == 1000
     for changes in ({"columns": 255}, {"columns": 8}, {"rows": 999}, {"size": 7}):
         with pytest.raises(UnreadableNode):
@@ -74,7 +86,7 @@ def test_a_header_that_does_not_fit_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["small", "dense", "small-headers"])
 def test_any_byte_that_changed_is_noticed(name: str) -> None:
-    blob = path_of(name).read_bytes()
+    blob = blob_of(name)
     draw = random.Random(1)
     places = range(len(blob)) if len(blob) < 2000 else draw.sample(range(len(blob)), 2000)
     for place in places:
@@ -86,7 +98,7 @@ def test_any_byte_that_changed_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["small", "dense"])
 def test_bytes_that_are_missing_or_too_many_are_noticed(name: str) -> None:
-    blob = path_of(name).read_bytes()
+    blob = blob_of(name)
     for length in {0, 1, 2, 3, 15, 16, 17, len(blob) // 2, len(blob) - 1}:
         with pytest.raises(UnreadableNode):
             node.unpack(blob[:length])

@@ -52,7 +52,7 @@ FIXED: dict[Callable[..., Any], str] = {
     headwater.Stream.offset_at: "time_ms",
     headwater.Stream.delete: "",
     headwater.Stream.group: "name start='first' * max_pending=None dead_letters=None",
-    headwater.Group.read: "count * block_ms=None retry_ms=None expire_ms=None",
+    headwater.Group.read: "count * block_ms=None ack_ms=None expire_ms=None",
     headwater.Group.ack: "*offsets",
     headwater.Group.nack: "*offsets * delay_ms=0",
     headwater.Group.extend: "*offsets * ack_ms",

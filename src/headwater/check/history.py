@@ -40,12 +40,12 @@ class WriteDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReadBegun(msgspec.Struct, frozen=True, tag=True):
-    """A member of a group asks for messages; without ``retry_ms``, at most once."""
+    """A member of a group asks for messages; without ``ack_ms``, at most once."""
 
     call: str
     at: float
     group: str
-    retry_ms: int | None = None
+    ack_ms: int | None = None
 
 
 class ReadDone(msgspec.Struct, frozen=True, tag=True):
@@ -207,7 +207,7 @@ class _Delivery(NamedTuple):
     ended: float
     value: str
     attempt: int
-    retry_ms: int | None
+    ack_ms: int | None
     call: str
 
 
@@ -233,7 +233,7 @@ class _Group:
                     # A blocked member cannot have received what was not yet being written.
                     begun = max(read.at, self.written.get(value, read.at))
                     self.deliveries[offset].append(
-                        _Delivery(begun, event.at, value, attempt, read.retry_ms, event.call)
+                        _Delivery(begun, event.at, value, attempt, read.ack_ms, event.call)
                     )
             elif isinstance(event, AckBegun) and event.group == name:
                 acks[event.call] = event
@@ -269,9 +269,9 @@ def _check_group(group: _Group, log: dict[int, str], drained: bool) -> Iterator[
 
 
 def _is_double(one: _Delivery, two: _Delivery, returned: list[float]) -> bool:
-    if one.retry_ms is None or one.attempt == two.attempt:
+    if one.ack_ms is None or one.attempt == two.attempt:
         return True
     if any(at <= two.ended for at in returned):
         return False
     # The longest time that can be between the two deliveries is still too short.
-    return two.ended - one.begun < one.retry_ms - CLOCK_MS
+    return two.ended - one.begun < one.ack_ms - CLOCK_MS

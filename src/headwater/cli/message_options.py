@@ -65,12 +65,7 @@ AsGroup = Annotated[
 ]
 AckMs = Annotated[
     int | None,
-    typer.Option(
-        "--ack-ms",
-        "--retry-ms",
-        min=1,
-        help="Group: milliseconds until unacknowledged messages are redelivered.",
-    ),
+    typer.Option(min=1, help="Group: milliseconds until unacknowledged messages are redelivered."),
 ]
 ExpireMs = Annotated[
     int | None,

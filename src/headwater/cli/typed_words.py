@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-# An argument at the beginning of a message, by one name or by two.
-_SUBJECT: Final = re.compile(r"^(the count of )?(\w+)(?: \(or (\w+)\))?(?= (?:must|needs|is) )")
+# An argument at the beginning of a message.
+_SUBJECT: Final = re.compile(r"^(the count of )?(\w+)(?= (?:must|needs|is) )")
 # Elsewhere, only a name with an underscore is surely not English; in quotes it is the user's.
 _NAME: Final = re.compile(r"(?<![\w'\"./:-])[a-z]+(?:_[a-z]+)+(?![\w'\"/])")
 
@@ -20,14 +20,15 @@ def as_typed(text: str, parameters: Iterable[Any]) -> str:
     """Return a message with the options and arguments of a command for those of the library."""
     spelled = {one.name: spelling(one) for one in parameters}
 
-    def option(name: str | None) -> str | None:
-        if name is None:
-            return None
-        likely = (name, name.removesuffix("_ms"), name.removeprefix("write_"))
+    def option(name: str) -> str | None:
+        likely = [name, name.removesuffix("_ms"), name.removeprefix("write_")]
+        if name == "ack_ms":
+            # What a channel leases for so long.
+            likely.append("lease")
         return next((spelled[one] for one in likely if one in spelled), None)
 
     def subject(found: re.Match[str]) -> str:
-        named = option(found[2]) or option(found[3])
+        named = option(found[2])
         return found[0] if named is None else f"{found[1] or ''}{named}"
 
     text = _SUBJECT.sub(subject, text)

@@ -11,7 +11,7 @@ from headwater.ick.keys import GivenMember, GivenScores, Member, NotBefore, Shar
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
 from headwater.kernel.declaring import Scope, operation
-from headwater.kernel.inputs import AckMs, DelayMs, deadline
+from headwater.kernel.inputs import AckMs, DelayMs
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
@@ -161,15 +161,12 @@ class AsyncIckChannel:
         return await self._run(channels.release(self._handle, batch, members, delay_ms))
 
     @operation(Scope.WRITE, "until_ms", says="leased until {until_ms}", override=_BY_HAND)
-    async def renew(
-        self, batch: Batch, *, ack_ms: AckMs | None = None, lease_ms: AckMs | None = None
-    ) -> int:
+    async def renew(self, batch: Batch, *, ack_ms: AckMs | None = None) -> int:
         """Renew the lease of a batch; returns until when, in ms since 1970.
 
         0 when nothing of it is reserved any more. Raises LeaseLost as commit does.
         """
-        held_ms = deadline(ack_ms, lease_ms, "lease_ms")
-        return await self._run(channels.renew(self._handle, batch, held_ms))
+        return await self._run(channels.renew(self._handle, batch, ack_ms))
 
     async def consumers(self) -> list[Lease]:
         """Return which consumer holds which shard until when."""

@@ -52,7 +52,7 @@ from headwater.ick.types import (
     ShardStats,
 )
 from headwater.kernel.headers import check_max_bytes
-from headwater.kernel.inputs import LEASE, Duration, check_ms, check_name, refuse_own_name, to_ms
+from headwater.kernel.inputs import Duration, check_ms, check_name, refuse_own_name, to_ms
 from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 from headwater.store.many import together
@@ -86,13 +86,13 @@ class ChannelHandle:
     """
 
     def __init__(
-        self, name: str, wanted: int | None, consumer: str, lease_ms: Duration, registered: set[str]
+        self, name: str, wanted: int | None, consumer: str, ack_ms: Duration, registered: set[str]
     ) -> None:
         self.key = channel_key(name)
         self.name = name
         self.wanted = DEFAULT_SHARDS if wanted is None else check_shards(wanted)
         self.consumer = check_name(consumer, "consumer")
-        self.lease_ms = check_ms(lease_ms, LEASE, 1)
+        self.ack_ms = check_ms(ack_ms, "ack_ms", 1)
         self.turn = -1
         self._registered = registered
         self._view: SeenLayout | None = None
@@ -390,7 +390,7 @@ def _reserve_in_turn(
     handle: ChannelHandle, view: SeenLayout, n: int, max_bytes: int | None
 ) -> Operation[Batch | None]:
     first = (handle.turn + 1) % view.shards
-    args = (handle.consumer, handle.lease_ms, n)
+    args = (handle.consumer, handle.ack_ms, n)
     for shard in (*range(first, view.shards), *range(first)):
         to_do = 1
         while to_do == 1:
@@ -453,7 +453,7 @@ def _members_reserved(_: Call, reply: Reply) -> int:
 def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Operation[int]:
     """Mark members of a batch as clean; return how many are clean, and not dirty again."""
     _check_batch(handle, batch)
-    head = (batch.token, handle.lease_ms)
+    head = (batch.token, handle.ack_ms)
     done = 0
     for part in steps_of(_named(batch, members), 2, CHANNEL_MEMBERS):
         args = (*head, *part)
@@ -467,7 +467,7 @@ def release(
     """Return members of a batch unprocessed; returns how many were reserved until now."""
     _check_batch(handle, batch)
     delay = check_ms(delay_ms, "delay_ms")
-    head = (batch.token, handle.lease_ms, delay)
+    head = (batch.token, handle.ack_ms, delay)
     given = 0
     for part in steps_of(_named(batch, members), 2, MOVE_MEMBERS):
         args = (*head, *part)
@@ -475,10 +475,10 @@ def release(
     return given
 
 
-def renew(handle: ChannelHandle, batch: Batch, lease_ms: Duration | None) -> Operation[int]:
+def renew(handle: ChannelHandle, batch: Batch, ack_ms: Duration | None) -> Operation[int]:
     """Renew the lease of a batch; return until when, or 0 when nothing of it is reserved."""
     _check_batch(handle, batch)
-    span = handle.lease_ms if lease_ms is None else check_ms(lease_ms, LEASE, 1)
+    span = handle.ack_ms if ack_ms is None else check_ms(ack_ms, "ack_ms", 1)
     until_ms: int = yield from _on_batch(handle, "hw_channel_renew", batch, (batch.token, span))
     return until_ms
 

@@ -26,9 +26,6 @@ Duration: TypeAlias = int | dt.timedelta
 # The same, or a text such as "500ms", "30s", "5m", "12h", "7d", "2w".
 Span: TypeAlias = "int | dt.timedelta | str"
 
-# The name of a deadline in messages: by whichever of its names it was given.
-DEADLINE: Final = "ack_ms (or retry_ms)"
-LEASE: Final = "ack_ms (or lease_ms)"
 MAX_NAME_BYTES: Final = 200
 OWN_PREFIX: Final = "hw."
 # Scores and Lua's numbers are doubles: whole numbers are exact up to here.
@@ -154,25 +151,6 @@ def check_block(block_ms: Duration | float | None) -> float:
             f"block_ms must be 0 or more milliseconds, or a timedelta, not {block_ms!r}"
         )
     return block_ms
-
-
-def deadline(
-    ack_ms: Duration | None, older: Duration | None, older_name: str = "retry_ms"
-) -> Duration | None:
-    """Return how long a consumer may hold what it took: ``ack_ms``, or the older name of it."""
-    if older is None:
-        return ack_ms
-    if ack_ms is not None:
-        raise InvalidInput(f"ack_ms and {older_name} are names of one deadline; give one of them")
-    return older
-
-
-def needed_deadline(ack_ms: Duration | None, older: Duration | None) -> Duration:
-    """Return the deadline of what is extended, which must be given."""
-    found = deadline(ack_ms, older)
-    if found is None:
-        raise InvalidInput("give ack_ms, the time until messages are redelivered")
-    return found
 
 
 def to_ms(time: int | dt.datetime, what: str = "time_ms") -> int:

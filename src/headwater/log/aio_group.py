@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 from headwater.kernel.codecs import D
 from headwater.kernel.declaring import Scope, operation
 from headwater.kernel.failures import Failure, GivenCause, LetterFilter
-from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
+from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits
 from headwater.log import dead_letters, grouping, settling
 from headwater.log.dead_letters import GroupLetters
 from headwater.log.handles import GroupHandle, Position
@@ -44,7 +44,6 @@ class AsyncGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[False] = False,
         max_bytes: int | None = None,
@@ -56,7 +55,6 @@ class AsyncGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[True],
         max_bytes: int | None = None,
@@ -67,7 +65,6 @@ class AsyncGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: bool = False,
         max_bytes: int | None = None,
@@ -77,11 +74,11 @@ class AsyncGroup(Generic[D]):
         With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, to any
         member, with a higher ``attempt`` (at least once). ``expire_ms`` after its first delivery it
         is given up. Without ``ack_ms`` there is nothing to acknowledge (at most once). ``block_ms``
-        waits; blocked members are served in turn. ``retry_ms`` is another name of ``ack_ms``.
-        ``with_info`` returns also the first and last offset that the stream holds. The read takes
-        no more once its messages have ``max_bytes``: it returns fewer, one at least.
+        waits; blocked members are served in turn. ``with_info`` returns
+        also the first and last offset that the stream holds. The read takes no more once its
+        messages have ``max_bytes``: it returns fewer, one at least.
         """
-        asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
+        asked = self._handle, count, block_ms, ack_ms, expire_ms, max_bytes
         if with_info:
             known = await self._run(grouping.read_with_info(*asked))
             return WithInfo(self._handle.stream.decoded(known.messages), *known[1:])

@@ -110,7 +110,7 @@ def bury_given_up(group: GroupHandle) -> Operation[int]:
             for first, last in ranges
             for offset in range(first, last + 1)
         ]
-        # Its name was accepted when the group was told it, perhaps by an older release.
+        # Its name was accepted when the group was told it.
         target = StreamHandle(OwnName(batch.stream), group.stream.registered)
         # A message may have been evicted since the first try: then the content of that try is kept.
         letters_batch = node.batch_of(

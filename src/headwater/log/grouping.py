@@ -18,7 +18,7 @@ from headwater.errors import (
     UnreadableNode,
 )
 from headwater.kernel.headers import bytes_of, check_max_bytes
-from headwater.kernel.inputs import DEADLINE, NO_LIMITS, Duration, Limits, check_for_topic
+from headwater.kernel.inputs import NO_LIMITS, Duration, Limits, check_for_topic
 from headwater.log import dead_letters, reading, settling
 from headwater.log.handles import GroupHandle, GroupOptions, Start, check_start
 from headwater.log.keys import (
@@ -51,30 +51,30 @@ class Terms(NamedTuple):
     A read takes no more once its messages have ``max_bytes``.
     """
 
-    retry_ms: int | None
+    ack_ms: int | None
     expire_ms: int | None
     max_bytes: int = UNPACKED_BYTES
 
     @classmethod
     def of(
-        cls, retry_ms: Duration | None, expire_ms: Duration | None, max_bytes: int | None
+        cls, ack_ms: Duration | None, expire_ms: Duration | None, max_bytes: int | None
     ) -> Terms:
         """Accept the arguments of a caller."""
         most = min(check_max_bytes(max_bytes) or UNPACKED_BYTES, UNPACKED_BYTES)
         if expire_ms is not None:
-            if retry_ms is None:
+            if ack_ms is None:
                 raise InvalidInput(
                     "expire_ms needs ack_ms: only what must be acknowledged can expire"
                 )
             expire_ms = check_ms(expire_ms, "expire_ms", 1)
-        if retry_ms is not None:
-            retry_ms = check_ms(retry_ms, DEADLINE, 1)
-        return cls(retry_ms, expire_ms, most)
+        if ack_ms is not None:
+            ack_ms = check_ms(ack_ms, "ack_ms", 1)
+        return cls(ack_ms, expire_ms, most)
 
     def words(self) -> tuple[Argument, Argument]:
         """Return the times as the server takes them."""
-        retry_ms, expire_ms, _ = self
-        return ("" if retry_ms is None else retry_ms, "" if expire_ms is None else expire_ms)
+        ack_ms, expire_ms, _ = self
+        return ("" if ack_ms is None else ack_ms, "" if expire_ms is None else expire_ms)
 
 
 # ── Ordering ──────────────────────────────────────────────────────────────────────────────────────
@@ -198,19 +198,19 @@ def read(
     group: GroupHandle,
     count: int,
     block_ms: Duration | float | None,
-    retry_ms: Duration | None,
+    ack_ms: Duration | None,
     expire_ms: Duration | None,
     max_bytes: int | None = None,
 ) -> Operation[list[Message]]:
     """Take up to ``count`` messages that no other member has, no more once they have ``max_bytes``.
 
-    With ``retry_ms`` they must be acknowledged, or they are redelivered after that time;
+    With ``ack_ms`` they must be acknowledged, or they are redelivered after that time;
     ``expire_ms`` after the first delivery they are given up. Without it, there is nothing to
     acknowledge.
     """
     check_count(count)
-    terms = Terms.of(retry_ms, expire_ms, max_bytes)
-    check_terms(group.options, count, terms.retry_ms)
+    terms = Terms.of(ack_ms, expire_ms, max_bytes)
+    check_terms(group.options, count, terms.ack_ms)
     patience = check_block(block_ms) if count else 0
     if not patience:
         return (yield from read_now(group, count, terms)).messages
@@ -225,7 +225,7 @@ def read_with_info(
     group: GroupHandle,
     count: int,
     block_ms: Duration | float | None,
-    retry_ms: Duration | None,
+    ack_ms: Duration | None,
     expire_ms: Duration | None,
     max_bytes: int | None = None,
 ) -> Operation[WithInfo[Message]]:
@@ -235,13 +235,13 @@ def read_with_info(
     """
     check_count(count)
     patience = check_block(block_ms)
-    terms = Terms.of(retry_ms, expire_ms, max_bytes)
-    check_terms(group.options, count, terms.retry_ms)
+    terms = Terms.of(ack_ms, expire_ms, max_bytes)
+    check_terms(group.options, count, terms.ack_ms)
     taken = yield from read_now(group, count, terms, with_info=True)
     found = WithInfo(taken.messages, taken.first, taken.last)
     if found.messages or not count or not patience:
         return found
-    woken = yield from read(group, count, patience, retry_ms, expire_ms, max_bytes)
+    woken = yield from read(group, count, patience, ack_ms, expire_ms, max_bytes)
     found = found._replace(messages=woken)
     # What this read took must reach its caller.
     with contextlib.suppress(StoreError):
@@ -258,7 +258,7 @@ def _wait_for_messages(
     deadline = (yield Clock()) + patience
     number = next(group.reads)
     while True:
-        slices = [deadline - (yield Clock()), WAIT_SLICE_MS, terms.retry_ms or WAIT_SLICE_MS]
+        slices = [deadline - (yield Clock()), WAIT_SLICE_MS, terms.ack_ms or WAIT_SLICE_MS]
         wait_ms = max(0, int(min(slices)))
         waiter = Waiter(name, wait_ms, number, leave)
         taken = yield from read_now(group, count, terms, waiter, until=deadline)
@@ -366,7 +366,7 @@ def _ask(
         "hw_group_read",
         group.key,
         args,
-        repeatable=terms.retry_ms is not None,
+        repeatable=terms.ack_ms is not None,
         messages=reading.count_delivered,
         leave=waiter.leave,
     )
@@ -411,7 +411,7 @@ def _open_box(group: GroupHandle, text: bytes, terms: Terms) -> Operation[list[M
     messages, holes, lost = _deliver(claims, runs)
     if lost:
         yield from settling.miss(group, "", lost)
-    if holes and terms.retry_ms is not None:
+    if holes and terms.ack_ms is not None:
         yield from settling.ack(group, holes)
     return messages
 
@@ -450,7 +450,7 @@ def _end_holes(
         claimed = [(max(low, first), min(high, last)) for first, last, _ in reply.claims]
         own += [span for span in claimed if span[0] <= span[1]]
         beyond = beyond or high > reply.claims[-1].last
-    if terms.retry_ms is not None and own:
+    if terms.ack_ms is not None and own:
         # A group that was removed since it was read has nothing to acknowledge.
         with contextlib.suppress(UnknownGroup):
             yield from settling.ack(group, own)

@@ -10,10 +10,9 @@ Numbers are little endian. ``columns`` tells the schema, which is not repeated i
 (string) and value (binary) always; bit 0: time (int64, ms); bit 1: offset (int64), which is there
 when offsets are missing in between; bit 2: the message is one zstd frame, which is small; bit 3: it
 is one lz4 block, which is fast; bit 4: headers (binary, see kernel/headers.py; empty for a message
-without any), behind the others. A node in which some message has headers is of version 2, every
-other one of version 1, so that those who know no headers can read it. A node of an unknown version
-is refused, never guessed at, and so is one whose bytes have changed: Arrow trusts what it is given
-to read.
+without any), behind the others, only if a message of the node has some. A node of an unknown
+version is refused, never guessed at, and so is one whose bytes have changed: Arrow trusts what it
+is given to read.
 """
 
 from __future__ import annotations
@@ -121,16 +120,15 @@ def empty_column(rows: int) -> pa.Array:
 # ── Node ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-VERSION = 2
-_WITHOUT_HEADERS = 1
+VERSION = 1
 DAMAGED = "it is damaged (its checksum is wrong)"
 HAS_TIME = 1
 HAS_OFFSET = 2
 ZSTD = 4
 LZ4 = 8
 HAS_HEADERS = 16
-# Which columns, and which compression, a node of each version may have.
-_KNOWN = {_WITHOUT_HEADERS: HAS_HEADERS - 1, VERSION: 2 * HAS_HEADERS - 1}
+# Which columns, and which compression, a node may have.
+_KNOWN = HAS_TIME | HAS_OFFSET | ZSTD | LZ4 | HAS_HEADERS
 _HEADER = struct.Struct("<2sBBIII")
 HEADER_BYTES, FLAGS_AT = _HEADER.size, 3
 _CHECKED = 12
@@ -157,8 +155,6 @@ _COMPRESS_FROM = 1024
 
 # What the server adds to a CRC is taken modulo this prime; see lua/shared/05-checks.lua.
 CHECK_PRIME = 4294967291
-# Versions of nodes from here on are this number plus a checksum; smaller ones are of older writers.
-_CHECKED_VERSION = 1 << 32
 
 
 def message_crc(tag: bytes, value: bytes, headers: bytes = b"") -> int:
@@ -178,14 +174,12 @@ def crc_of(blob: bytes) -> int:
 
 def header_of(rows: int) -> bytes:
     """Return the header of a node of which only the number of rows is needed."""
-    return _HEADER.pack(b"HW", _WITHOUT_HEADERS, 0, rows, 0, 0)
+    return _HEADER.pack(b"HW", VERSION, 0, rows, 0, 0)
 
 
 def belongs(blob: bytes, base: int, last: int, time: int, version: int) -> bool:
-    """Return whether a node is the one in the index; older versions cannot be checked."""
-    if version < _CHECKED_VERSION:
-        return True
-    return version - _CHECKED_VERSION == checksum(crc_of(blob), last, time, last - base + 1)
+    """Return whether a node is the one in the index, whose version is its checksum."""
+    return version == checksum(crc_of(blob), last, time, last - base + 1)
 
 
 class PackedNode(NamedTuple):
@@ -336,10 +330,8 @@ def pack(batch: pa.RecordBatch, *, hot: bool = False, sealed: bool = False) -> P
     """Return a batch as a node: ``hot`` is packed fast, ``sealed`` as small as can be."""
     names = batch.schema.names
     columns = (HAS_TIME if "time" in names else 0) | (HAS_OFFSET if "offset" in names else 0)
-    version = _WITHOUT_HEADERS
     if "headers" in names:
         if longest(batch.column("headers")):
-            version = VERSION
             columns |= HAS_HEADERS
         else:
             batch = batch.drop_columns("headers")
@@ -353,7 +345,7 @@ def pack(batch: pa.RecordBatch, *, hot: bool = False, sealed: bool = False) -> P
         columns |= LZ4 if hot else ZSTD
         message = (_FAST if hot else _SMALL if sealed else _MIDDLING).compress(message)
     body = message.to_pybytes()
-    facts = (b"HW", version, columns, batch.num_rows, size)
+    facts = (b"HW", VERSION, columns, batch.num_rows, size)
     checksum = crc32(body, crc32(_HEADER.pack(*facts, 0)[:_CHECKED]))
     return PackedNode(batch.num_rows, first, newest, size, _HEADER.pack(*facts, checksum) + body)
 
@@ -368,11 +360,11 @@ def check(blob: bytes) -> tuple[int, int, int]:
     magic, version, columns, rows, size, checksum = _HEADER.unpack_from(blob)
     if magic != b"HW":
         raise UnreadableNode("it does not begin as a node does")
-    if version not in _KNOWN:
+    if version != VERSION:
         raise UnreadableNode(f"it has format version {version}, this client reads up to {VERSION}")
     if checksum != crc32(memoryview(blob)[_HEADER.size :], crc32(blob[:_CHECKED])):
         raise UnreadableNode(DAMAGED)
-    if columns & ~_KNOWN[version]:
+    if columns & ~_KNOWN:
         raise UnreadableNode(f"it has columns that this client does not know ({columns})")
     return columns, rows, size
 
@@ -701,7 +693,7 @@ def is_elsewhere(fields: list[bytes]) -> bool:
 def open_entries(entries: Iterable[Any], stream: str = "") -> list[Run]:
     """Open tail entries; plain ones that are side by side become one run.
 
-    Raises UnreadableNode for one that is damaged. Those of older writers have no checksum.
+    Raises UnreadableNode for one that is damaged. A writer need not give a checksum.
     """
     runs: list[Run] = []
     rows: list[tuple[int, str, bytes, int]] = []

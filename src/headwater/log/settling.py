@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 from headwater.errors import InvalidInput, StoreError
 from headwater.kernel.declaring import Param, Shape
-from headwater.kernel.inputs import DEADLINE, Duration, one_by_one
+from headwater.kernel.inputs import Duration, one_by_one
 from headwater.log import reading
 from headwater.log.handles import GroupHandle
 from headwater.log.keys import MAX_PARTITIONS, check_count, check_ms, check_offset
@@ -180,10 +180,10 @@ def nack(group: GroupHandle, offsets: Iterable[Offsets], delay_ms: Duration) -> 
     return (yield from on_ranges(group, "hw_group_postpone", (delay_ms,), offsets))
 
 
-def extend(group: GroupHandle, offsets: Iterable[Offsets], retry_ms: Duration) -> Operation[int]:
-    """Delay the redelivery of pending messages to ``retry_ms`` from now; returns how many."""
-    retry_ms = check_ms(retry_ms, DEADLINE, 1)
-    return (yield from on_ranges(group, "hw_group_postpone", (f"+{retry_ms}",), offsets))
+def extend(group: GroupHandle, offsets: Iterable[Offsets], ack_ms: Duration) -> Operation[int]:
+    """Delay the redelivery of pending messages to ``ack_ms`` from now; returns how many."""
+    ack_ms = check_ms(ack_ms, "ack_ms", 1)
+    return (yield from on_ranges(group, "hw_group_postpone", (f"+{ack_ms}",), offsets))
 
 
 def skip(group: GroupHandle, created: bytes, holes: list[tuple[int, int]]) -> Operation[None]:

@@ -13,15 +13,7 @@ from headwater.kernel.codecs import D
 from headwater.kernel.declaring import across
 from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.headers import GivenHeaders
-from headwater.kernel.inputs import (
-    DEADLINE,
-    AckMs,
-    DelayMs,
-    Duration,
-    Limits,
-    check_ms,
-    deadline,
-)
+from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, check_ms
 from headwater.log import dead_letters, grouping, node, reading, retention, settling, topics
 from headwater.log.group import Group
 from headwater.log.handles import Entry, batch_of_entries
@@ -244,7 +236,6 @@ class TopicGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[False] = False,
         max_bytes: int | None = None,
@@ -256,7 +247,6 @@ class TopicGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: Literal[True],
         max_bytes: int | None = None,
@@ -267,7 +257,6 @@ class TopicGroup(Generic[D]):
         *,
         block_ms: Duration | float | None = None,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         with_info: bool = False,
         max_bytes: int | None = None,
@@ -276,7 +265,7 @@ class TopicGroup(Generic[D]):
 
         ``with_info`` returns also the first and last offset that each partition holds.
         """
-        asked = self._handle, count, block_ms, deadline(ack_ms, retry_ms), expire_ms, max_bytes
+        asked = self._handle, count, block_ms, ack_ms, expire_ms, max_bytes
         if with_info:
             known = self._run(topics.read_with_info(*asked))
             return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])
@@ -301,7 +290,7 @@ class TopicGroup(Generic[D]):
     @across(Group.extend)
     def extend(self, *messages: GivenInTopic, ack_ms: AckMs) -> int:
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
-        act = partial(settling.extend, retry_ms=check_ms(ack_ms, DEADLINE, 1))
+        act = partial(settling.extend, ack_ms=check_ms(ack_ms, "ack_ms", 1))
         return self._run(topics.settle(self._handle, messages, act))
 
     @across(Group.seek, override=("command line",))

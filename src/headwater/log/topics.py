@@ -604,12 +604,12 @@ def read(
     group: TopicGroupHandle,
     count: int,
     block_ms: Duration | float | None,
-    retry_ms: Duration | None,
+    ack_ms: Duration | None,
     expire_ms: Duration | None,
     max_bytes: int | None = None,
 ) -> Operation[list[TopicMessage]]:
     """Take up to ``count`` messages from all partitions, beginning with another one each time."""
-    terms = Terms.of(retry_ms, expire_ms, max_bytes)
+    terms = Terms.of(ack_ms, expire_ms, max_bytes)
     found = yield from _read_until(group, count, block_ms, terms, with_info=False)
     return found.messages
 
@@ -618,7 +618,7 @@ def read_with_info(
     group: TopicGroupHandle,
     count: int,
     block_ms: Duration | float | None,
-    retry_ms: Duration | None,
+    ack_ms: Duration | None,
     expire_ms: Duration | None,
     max_bytes: int | None = None,
 ) -> Operation[TopicWithInfo[TopicMessage]]:
@@ -626,7 +626,7 @@ def read_with_info(
 
     Partitions that the read did not need are asked for their bounds at the end.
     """
-    terms = Terms.of(retry_ms, expire_ms, max_bytes)
+    terms = Terms.of(ack_ms, expire_ms, max_bytes)
     found = yield from _read_until(group, count, block_ms, terms, with_info=True)
     members, bounds = (yield from group.open()), found.bounds
     left = [place for place in range(len(members)) if place not in bounds]
@@ -650,7 +650,7 @@ def _read_until(
     with_info: bool,
 ) -> Operation[_TopicRead]:
     check_count(count)
-    grouping.check_terms(group.options, count, terms.retry_ms)
+    grouping.check_terms(group.options, count, terms.ack_ms)
     patience = check_block(block_ms) if count else 0
     deadline = (yield Clock()) + patience
     woken: list[Any] | None = None
@@ -661,7 +661,7 @@ def _read_until(
             return found
         if woken:
             yield from _complete(news, woken)
-        wait_ms = min(left, grouping.WAIT_SLICE_MS, terms.retry_ms or left)
+        wait_ms = min(left, grouping.WAIT_SLICE_MS, terms.ack_ms or left)
         if found.due_ms >= 0:
             wait_ms = min(wait_ms, found.due_ms)
         if not group.one_server:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from headwater.errors import FormatNotInUse, ReusedSequence, StaleSequence
+from headwater.errors import ReusedSequence, StaleSequence
 from headwater.kernel.failures import Cause, spelled
 from headwater.kernel.headers import NO_HEADERS, Headers, encode_fields, first_of, with_header
 from headwater.log.handles import StreamHandle, batch_of_entries
@@ -89,8 +89,8 @@ class ConsumerLetter(NamedTuple):
     """A message that a consumer gave up; ``origin`` is its offset in ``stream``.
 
     ``attempts`` is how often it was handled alone, ``delivered_ms`` when the process that gave it
-    up first handled it, ``cause`` the last error. All four are None in letters that were written
-    while older clients may read the store. ``headers`` are those of the message, ``time_ms`` is
+    up first handled it, ``cause`` the last error. All four are None in what something else wrote to
+    the stream of letters. ``headers`` are those of the message, ``time_ms`` is
     when it was buried.
     """
 
@@ -136,12 +136,7 @@ class ConsumerLetters:
         bare = batch_of_entries([message], carry=False)
         explained = _explained(given_up, noted)
         letter = batch_of_entries([(message.tag, message.value, explained)], carry=False)
-        try:
-            at = yield from self._write(letter, bare, producer, sequence)
-        except FormatNotInUse:
-            # A client of an older release may read it, and knows no headers.
-            at, noted = (yield from self._write(bare, bare, producer, sequence)), None
-        return WrittenLetter(at, noted)
+        return WrittenLetter((yield from self._write(letter, bare, producer, sequence)), noted)
 
     def find(self, offset: int) -> Operation[FoundLetter]:
         """Return what the log has at the offset of a letter."""
@@ -220,7 +215,7 @@ def _redriver(producer: str) -> str:
 def original(letter: Message) -> Message:
     """Return the message that a letter was: its offset, its headers.
 
-    One that was written while older clients may read has the offset of the letter.
+    What something else wrote to the stream of letters has the offset that it has there.
     """
     origin = letter.headers.get(ORIGIN)
     offset = letter.offset if origin is None else int(origin)

@@ -37,9 +37,7 @@ from headwater.outbox.batches import (
 from headwater.outbox.schema import (
     CONTROL,
     SCHEMA,
-    batches_table,
     check_dialect,
-    headers_table,
     outbox_table,
     streamer_table,
 )
@@ -51,12 +49,13 @@ from headwater.sql.schemas import HAS_VERSIONS, VERSION
 # The SQL of the streamer that is the same on every database except for parameters and clock.
 
 
-# A role that was granted its rights before this table was there streams without the ledger.
+# A role of Postgres without rights on this table streams without the ledger.
 _HAS_BATCHES: Final = {
+    "sqlite": "SELECT 1",
     "postgresql": "SELECT 1 WHERE has_table_privilege(to_regclass('headwater_batches'), 'SELECT') "
     "AND has_table_privilege(to_regclass('headwater_batches'), 'INSERT') "
     "AND has_table_privilege(to_regclass('headwater_batches'), 'UPDATE') "
-    "AND has_table_privilege(to_regclass('headwater_batches'), 'DELETE')"
+    "AND has_table_privilege(to_regclass('headwater_batches'), 'DELETE')",
 }
 
 
@@ -65,7 +64,6 @@ class Statements(NamedTuple):
 
     has_versions: str
     version: str
-    has_headers: str
     headed: str
     control: str
     mark: str
@@ -93,8 +91,8 @@ def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -
     found = Statements(
         has_versions=HAS_VERSIONS[dialect],
         version=VERSION.replace(":package", "?"),
-        has_headers=HAS_VERSIONS[dialect].replace("headwater_schemas", headers_table.name),
-        headed="SELECT 1 FROM headwater_outbox_headers WHERE id BETWEEN ? AND ? LIMIT 1",
+        headed="SELECT 1 FROM headwater_outbox WHERE id BETWEEN ? AND ? "
+        "AND length(headers) > 0 LIMIT 1",
         control="SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?",
         mark=f"UPDATE headwater_streamer "
         f"SET producer = ?, batch = ?, claimed = ?, claimed_ms = {clock} "
@@ -108,8 +106,7 @@ def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -
         "(SELECT staged_ms FROM headwater_outbox ORDER BY id LIMIT 1)",
         checkpoints="SELECT consumer, stream, next_offset, updated_ms FROM headwater_checkpoints "
         "ORDER BY 1, 2",
-        has_batches=_HAS_BATCHES.get(dialect)
-        or HAS_VERSIONS[dialect].replace("headwater_schemas", batches_table.name),
+        has_batches=_HAS_BATCHES[dialect],
         # Of rows that are about to go, all streams of a batch at once.
         staged_times="SELECT stream, min(staged_ms), max(staged_ms) FROM headwater_outbox "
         "WHERE id BETWEEN ? AND ? GROUP BY stream",
@@ -137,7 +134,7 @@ def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -
 
 # Stream, tag, value; where a row of the batch has headers, or ids are asked for, also its headers
 # as they are stored, and its id.
-Row: TypeAlias = "tuple[str, str, bytes] | tuple[str, str, bytes, bytes | None, int]"
+Row: TypeAlias = "tuple[str, str, bytes] | tuple[str, str, bytes, bytes, int]"
 
 # The drivers that the streamer speaks to; an engine on another gets a twin that uses these.
 _DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
@@ -167,7 +164,6 @@ class OutboxDatabase(ABC):
     dialect: ClassVar[str]
     statements: ClassVar[Statements]
     where: str = ""
-    _has_headers: bool = False
     _has_batches: bool = False
 
     def control(self) -> Control:
@@ -185,18 +181,9 @@ class OutboxDatabase(ABC):
         return self.change(self.statements.mark, *values) == 1
 
     def batch_rows(self, runs: Runs, with_ids: bool = False) -> list[Row]:
-        """Read rows as ``rows`` does; with headers and ids if one has headers, or if asked."""
-        if not (self._headed(runs) or with_ids):
-            return self.rows(runs)
-        if not self._has_headers:
-            raise NotCreated(headers_table.name)
-        return self.rows_with_headers(runs)
-
-    def delete_batch(self, runs: Runs) -> None:
-        """Delete exactly these rows, with their headers."""
-        if self._headed(runs):
-            self.delete_headers(runs)
-        self.delete(runs)
+        """Read rows in order; with headers and ids if one has headers, or if asked."""
+        headed = with_ids or self.fetch(self.statements.headed, runs[0][0], runs[-1][1])
+        return self.rows(runs, headed=bool(headed))
 
     def note_batch(self, lines: Sequence[StreamedBatch]) -> None:
         """Write the lines of a batch, with the times of its rows, which are still there.
@@ -246,19 +233,10 @@ class OutboxDatabase(ABC):
         return StagedRow(*found[0]) if found else None
 
     def _keeps_batches(self) -> bool:
-        # An older release may have created the tables, and this one adds to them at any time.
+        # The rights may be granted at any time.
         if not self._has_batches:
             self._has_batches = bool(self.fetch(self.statements.has_batches))
         return self._has_batches
-
-    def _headed(self, runs: Runs) -> bool:
-        """Return whether rows between the first and the last have headers."""
-        # An older release may have created the tables, and this one adds to them at any time.
-        if not self._has_headers:
-            self._has_headers = bool(self.fetch(self.statements.has_headers))
-        return self._has_headers and bool(
-            self.fetch(self.statements.headed, runs[0][0], runs[-1][1])
-        )
 
     def listed(self, limit: int) -> Sequence[tuple[int, int]]:
         """Return the ids of the visible rows, up to a limit, with their sizes in bytes."""
@@ -296,20 +274,12 @@ class OutboxDatabase(ABC):
         """Do all that happens within, or nothing; no other streamer claims what it reads."""
 
     @abstractmethod
-    def rows(self, runs: Runs) -> list[Row]:
+    def rows(self, runs: Runs, *, headed: bool) -> list[Row]:
         """Read rows in the order of their ids; those that are gone are left out."""
-
-    @abstractmethod
-    def rows_with_headers(self, runs: Runs) -> list[Row]:
-        """Read rows as ``rows`` does, each with its headers, or None, and its id."""
 
     @abstractmethod
     def delete(self, runs: Runs) -> None:
         """Delete exactly these rows."""
-
-    @abstractmethod
-    def delete_headers(self, runs: Runs) -> None:
-        """Delete the headers of exactly these rows."""
 
     @abstractmethod
     def lead(self) -> bool:
@@ -531,7 +501,7 @@ class Claims:
             if self._runs:
                 producer, batch, _ = self._control
                 note_batch(self._database, producer, batch, self._runs, self._parts)
-                self._database.delete_batch(self._runs)
+                self._database.delete(self._runs)
                 self._steps("deleted")
             if more and not self._ahead.runs and self._look():
                 self.read_ahead()

@@ -6,7 +6,7 @@ streamer brings it to the log.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 
 import msgspec
@@ -26,7 +26,6 @@ from headwater.outbox.staging import (
     AnyAsyncConnection,
     Row,
     SyncConnection,
-    write_mixed,
     write_rows,
 )
 from headwater.outbox.status import Status, read_status
@@ -43,8 +42,6 @@ else:
 
 # Names are checked once each; more of them than this are not remembered.
 _MANY_NAMES = 10_000
-# Stream, tag and value; headers are a fourth.
-_PLAIN = 3
 StagedEntry: TypeAlias = "tuple[str, Any] | tuple[str, Any, GivenHeaders | None]"
 
 
@@ -121,11 +118,11 @@ class Outbox(Generic[E]):
         value. It reaches the stream if and only if that transaction commits, after what the same
         transaction staged before it for that stream. ``headers`` go with it. Raises InvalidInput
         for what the log would not take, before the insert, and NotCreated when the tables are
-        missing. One insert; with headers, two.
+        missing. One insert.
         """
         headers = Carried.beside(headers)
         stored = encode_headers(headers) if headers is not None else b""
-        row: tuple[Any, ...] = self._row(stream, tag, value)
+        row: tuple[str, str, bytes] = self._row(stream, tag, value)
         return _write(conn, [(*row, stored) if stored else row])
 
     @overload
@@ -141,8 +138,7 @@ class Outbox(Generic[E]):
     ) -> Awaitable[None] | None:
         """Stage (tag, value) pairs in their order; all are checked before any is inserted.
 
-        An entry may also be (tag, value, headers). One insert per thousand, or per 8 MB, and two
-        for each entry that has headers.
+        An entry may also be (tag, value, headers). One insert per thousand, or per 8 MB.
         """
         check_name(stream.name if isinstance(stream, Stream | AsyncStream) else stream, "stream")
         rows: list[tuple[AnyStream, str, Any]] = []
@@ -164,10 +160,13 @@ class Outbox(Generic[E]):
             ) from None
         if Carried.context is not None:
             headers = {at: Carried.beside(headers.get(at)) for at in range(len(rows))}
-        checked: list[tuple[Any, ...]] = [self._row(*row) for row in rows]
-        for at, stored in ((at, encode_headers(given)) for at, given in headers.items()):
-            if stored:
-                checked[at] += (stored,)
+        stored = {at: encode_headers(given) for at, given in headers.items()}
+        checked: list[Any] = [self._row(*entry) for entry in rows]
+        if any(stored.values()):
+            checked = [
+                (name, tag, value, stored.get(at, b""))
+                for at, (name, tag, value) in enumerate(checked)
+            ]
         return _write(conn, checked)
 
     def status(self) -> Status:
@@ -194,7 +193,7 @@ class Outbox(Generic[E]):
             found = database.batches_of_row(row)
         return next((one for one in found if one.offset_of(row) is not None), None)
 
-    def _row(self, stream: AnyStream, tag: str, value: Any) -> Row:
+    def _row(self, stream: AnyStream, tag: str, value: Any) -> tuple[str, str, bytes]:
         if isinstance(stream, Stream | AsyncStream):
             value = value if stream.codec is None else stream.codec.encode(value)
             stream = stream.name
@@ -246,11 +245,10 @@ def _check_tag(tag: Any) -> None:
         raise InvalidInput(f"tag {tag!r} contains a NUL, which SQL text cannot; leave it out")
 
 
-def _write(conn: Any, rows: list[Any]) -> Awaitable[None] | None:
+def _write(conn: Any, rows: Sequence[Row]) -> Awaitable[None] | None:
     """Insert; raises NotCreated in place of what a driver raises about missing tables."""
-    headed = any(len(row) > _PLAIN for row in rows)
     try:
-        waiting = write_mixed(conn, rows) if headed else write_rows(conn, rows)
+        waiting = write_rows(conn, rows)
     except Exception as error:
         if is_missing_table(error):
             raise NotCreated(outbox_table.name) from error

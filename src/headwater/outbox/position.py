@@ -22,7 +22,7 @@ from headwater.log.reading import Extent, extent, info, offset_at
 from headwater.log.retention import set_reader
 from headwater.outbox import checkpoints, given_up
 from headwater.outbox.plan import Ask, ConsumerPlan, Execute, Fetch, Step, Transact, Work
-from headwater.outbox.schema import SCHEMA, checkpoints_table, given_up_table, histories_table
+from headwater.outbox.schema import SCHEMA, checkpoints_table, given_up_table
 from headwater.sql.driver_errors import is_missing_table, safe_name
 from headwater.sql.schemas import HAS_VERSIONS, VERSION
 
@@ -94,8 +94,7 @@ class ConsumerPosition:
     def _fetch_both(self) -> Work[tuple[int | None, str | None]]:
         # In this order: a history that is newer than the position holds for it as well.
         position = yield from self._fetch()
-        request = Fetch(checkpoints.LOAD_HISTORY, self._key())
-        history: str | None = yield from _ask_table(request, histories_table)
+        history: str | None = yield Fetch(checkpoints.LOAD_HISTORY, self._key())
         if self._found_at is None:
             # Not only when a message is given up: a table that is missing shows at the start.
             yield from _ask_table(Fetch(given_up.LOOK, self._key()), given_up_table)
@@ -129,13 +128,8 @@ class ConsumerPosition:
         The history that was read last is kept with it. Call ``passed`` after the commit.
         """
         history = self._moved_with = self._stream.seen.text()
-        if not (yield Execute(checkpoints.MOVE, {**self._row(new), "old": old})):
-            return False
-        if history != self._kept:
-            yield Execute(
-                checkpoints.KEEP_HISTORY[self._dialect], {**self._key(), "history": history}
-            )
-        return True
+        moved = {**self._row(new), "old": old, "history": history}
+        return bool((yield Execute(checkpoints.MOVE, moved)))
 
     def passed(self, position: int) -> None:
         """Note that a move was committed."""
@@ -163,7 +157,6 @@ class ConsumerPosition:
 
     def _place(self, position: int, there: Extent) -> Work[None]:
         yield Execute(checkpoints.PLACE[self._dialect], self._row(position))
-        yield from self._forget_history()
         yield from self._forget_given_up(position, there)
 
     def _forget_given_up(self, position: int, there: Extent) -> Work[None]:
@@ -179,11 +172,7 @@ class ConsumerPosition:
         gone: int = yield from _ask_table(
             Execute(checkpoints.REMOVE, self._key()), checkpoints_table
         )
-        yield from self._forget_history()
         return gone
-
-    def _forget_history(self) -> Work[None]:
-        yield from _ask_table(Execute(checkpoints.FORGET_HISTORY, self._key()), histories_table)
 
     def _key(self) -> dict[str, Any]:
         return {"who": self._consumer, "place": self._place_name}

@@ -23,24 +23,14 @@ SELECT set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan
        set_config('tcp_keepalives_count', '3', false)
 """
 _CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_ROW_BYTES = "octet_length(tag) + octet_length(value)"
+_ROW_BYTES = "octet_length(tag) + octet_length(value) + octet_length(headers)"
 _ROWS = """
 SELECT stream, tag, value
 FROM unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
 JOIN headwater_outbox ON id BETWEEN first AND last
 ORDER BY id
 """
-_ROWS_WITH_HEADERS = """
-SELECT stream, tag, value, headers, staged.id
-FROM unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
-JOIN headwater_outbox AS staged ON staged.id BETWEEN first AND last
-LEFT JOIN headwater_outbox_headers AS beside ON beside.id = staged.id
-ORDER BY staged.id
-"""
-_DELETE_HEADERS = """
-DELETE FROM headwater_outbox_headers USING unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
-WHERE id BETWEEN first AND last
-"""
+_HEADED_ROWS = _ROWS.replace("value", "value, headers, id")
 _DELETE = """
 DELETE FROM headwater_outbox USING unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
 WHERE id BETWEEN first AND last
@@ -91,21 +81,13 @@ class PostgresDatabase(OutboxDatabase):
         with self._connection.transaction():
             yield
 
-    def rows(self, runs: Runs) -> list[Row]:
+    def rows(self, runs: Runs, *, headed: bool) -> list[Row]:
         """See OutboxDatabase."""
-        return self.fetch(_ROWS, *_arrays(runs))
-
-    def rows_with_headers(self, runs: Runs) -> list[Row]:
-        """See OutboxDatabase."""
-        return self.fetch(_ROWS_WITH_HEADERS, *_arrays(runs))
+        return self.fetch(_HEADED_ROWS if headed else _ROWS, *_arrays(runs))
 
     def delete(self, runs: Runs) -> None:
         """See OutboxDatabase."""
         self._cursor.execute(_DELETE, _arrays(runs))
-
-    def delete_headers(self, runs: Runs) -> None:
-        """See OutboxDatabase."""
-        self._cursor.execute(_DELETE_HEADERS, _arrays(runs))
 
     def lead(self) -> bool:
         """See OutboxDatabase."""

@@ -10,7 +10,7 @@ transaction deletes that note. So a letter whose message was applied after all i
 consumer was killed before the position moved, or it failed in one redrive while another one
 applied it. A letter whose message is not behind the position yet is left, with those after it,
 until the consumer has retried the message; of a stream that was deleted, nobody retries it. Letters
-of older releases, which noted nothing, count.
+that note nothing count.
 """
 
 from __future__ import annotations

@@ -28,14 +28,8 @@ outbox_table = Table(
     Column("stream", Text, nullable=False),
     Column("tag", Text, nullable=False),
     Column("value", LargeBinary, nullable=False),
-    Column("staged_ms", BigInteger, nullable=False),
-)
-
-headers_table = Table(
-    "headwater_outbox_headers",
-    metadata,
-    Column("id", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True),
     Column("headers", LargeBinary, nullable=False),
+    Column("staged_ms", BigInteger, nullable=False),
 )
 
 streamer_table = Table(
@@ -71,14 +65,7 @@ checkpoints_table = Table(
     Column("stream", Text, primary_key=True),
     Column("next_offset", BigInteger, nullable=False),
     Column("updated_ms", BigInteger, nullable=False),
-)
-
-histories_table = Table(
-    "headwater_histories",
-    metadata,
-    Column("consumer", Text, primary_key=True),
-    Column("stream", Text, primary_key=True),
-    Column("history", Text, nullable=False),
+    Column("history", Text),
 )
 
 given_up_table = Table(

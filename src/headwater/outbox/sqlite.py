@@ -19,17 +19,12 @@ from headwater.outbox.database import OutboxDatabase, Row, process_name, spell_s
 
 _CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 # A character has four bytes at most.
-_ROW_BYTES = "4 * length(tag) + length(value)"
+_ROW_BYTES = "4 * length(tag) + length(value) + length(headers)"
 # Of a run of ids; there is one run, unless transactions took turns or rolled back.
 _ROWS = """
 SELECT stream, tag, value FROM headwater_outbox WHERE id BETWEEN ? AND ? ORDER BY id
 """
-_ROWS_WITH_HEADERS = """
-SELECT stream, tag, value, headers, staged.id FROM headwater_outbox AS staged
-LEFT JOIN headwater_outbox_headers AS beside ON beside.id = staged.id
-WHERE staged.id BETWEEN ? AND ? ORDER BY staged.id
-"""
-_DELETE_HEADERS = "DELETE FROM headwater_outbox_headers WHERE id BETWEEN ? AND ?"
+_HEADED_ROWS = _ROWS.replace("value", "value, headers, id")
 _DELETE = "DELETE FROM headwater_outbox WHERE id BETWEEN ? AND ?"
 
 # To look whether anything was committed costs a few microseconds: while there is traffic it is done
@@ -86,21 +81,14 @@ class SqliteDatabase(OutboxDatabase):
                 self._cursor.execute("ROLLBACK")
             raise
 
-    def rows(self, runs: Runs) -> list[Row]:
+    def rows(self, runs: Runs, *, headed: bool) -> list[Row]:
         """See OutboxDatabase."""
-        return [row for run in runs for row in self._cursor.execute(_ROWS, run)]
-
-    def rows_with_headers(self, runs: Runs) -> list[Row]:
-        """See OutboxDatabase."""
-        return [row for run in runs for row in self._cursor.execute(_ROWS_WITH_HEADERS, run)]
+        statement = _HEADED_ROWS if headed else _ROWS
+        return [row for run in runs for row in self._cursor.execute(statement, run)]
 
     def delete(self, runs: Runs) -> None:
         """See OutboxDatabase."""
         self._cursor.executemany(_DELETE, runs)
-
-    def delete_headers(self, runs: Runs) -> None:
-        """See OutboxDatabase."""
-        self._cursor.executemany(_DELETE_HEADERS, runs)
 
     def lead(self) -> bool:
         """See OutboxDatabase; a lock file is free when the process that held it is gone."""
@@ -123,7 +111,7 @@ class SqliteDatabase(OutboxDatabase):
         if not isinstance(self._lock, str):
             return process_name()  # a database in memory is of this process alone
         with Path(self._lock).open(encoding="utf-8", errors="replace") as lock:
-            return lock.read(_NAME_CHARS) or "a process of an older release"
+            return lock.read(_NAME_CHARS) or "a process"
 
     def watch(self) -> None:
         """See OutboxDatabase."""

@@ -8,11 +8,9 @@ returns.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from inspect import isawaitable, iscoroutinefunction
-from itertools import groupby
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import psycopg
@@ -36,7 +34,8 @@ class DjangoConnection(Protocol):
         """Return a cursor in the transaction of the connection."""
 
 
-Row: TypeAlias = tuple[str, str, bytes]
+# Stream, tag, value; all rows of a call have headers as well, perhaps empty ones, or none has.
+Row: TypeAlias = "tuple[str, str, bytes] | tuple[str, str, bytes, bytes]"
 Rows: TypeAlias = Sequence[Row]
 Way: TypeAlias = Callable[[Any, Rows], Any]
 SyncConnection: TypeAlias = (
@@ -52,17 +51,23 @@ AnyAsyncConnection: TypeAlias = (
 _PART_ROWS = 1000
 _PART_BYTES = 8 * 1024 * 1024
 
-_INSERT = "INSERT INTO headwater_outbox (stream, tag, value)"
-_FOR_PSYCOPG = f"{_INSERT} VALUES (%s, %s, %b)"
+# What is inserted, by the number of columns: the headers of rows without any are the default.
+_COLUMNS = {3: "stream, tag, value", 4: "stream, tag, value, headers"}
+_INSERT = {n: f"INSERT INTO headwater_outbox ({names})" for n, names in _COLUMNS.items()}
+_FOR_PSYCOPG = {n: f"{insert} VALUES (%s, %s{', %b' * (n - 2)})" for n, insert in _INSERT.items()}
 # One statement and one firing of the trigger, however many rows; the order is that of the arrays.
-_MANY_FOR_PSYCOPG = f"""
-{_INSERT}
-SELECT stream, tag, value
-FROM unnest(%b::text[], %b::text[], %b::bytea[]) WITH ORDINALITY AS e(stream, tag, value, place)
+_MANY_FOR_PSYCOPG = {
+    n: f"""
+{_INSERT[n]}
+SELECT {names}
+FROM unnest(%b::text[], %b::text[]{", %b::bytea[]" * (n - 2)})
+     WITH ORDINALITY AS e({names}, place)
 ORDER BY place
 """
-_FOR_SQLITE = f"{_INSERT} VALUES (?, ?, ?)"
-_FOR_DJANGO = f"{_INSERT} VALUES (%s, %s, %s)"
+    for n, names in _COLUMNS.items()
+}
+_FOR_SQLITE = {n: f"{insert} VALUES (?{', ?' * (n - 1)})" for n, insert in _INSERT.items()}
+_FOR_DJANGO = {n: f"{insert} VALUES (%s{', %s' * (n - 1)})" for n, insert in _INSERT.items()}
 _FOR_OTHERS = sa.insert(outbox_table).inline()
 
 _DJANGO = ("django.db.backends.base.base", "django.utils.connection")
@@ -84,12 +89,7 @@ def write_rows(conn: Any, rows: Rows) -> Awaitable[None] | None:
     return None
 
 
-def is_async(conn: Any) -> bool:
-    """Return whether what is done on a connection must be awaited; raises InvalidInput."""
-    return (_known.get(type(conn)) or _find_way(type(conn)))[1]
-
-
-def is_django(kind: type) -> bool:
+def _is_django(kind: type) -> bool:
     """Return whether a connection is one of Django's."""
     # django.db.connection is a proxy; connections["name"] is the wrapper itself.
     return any(above.__module__ in _DJANGO for above in kind.__mro__)
@@ -109,11 +109,12 @@ async def _write_in_turn(way: Way, conn: Any, rows: Rows) -> None:
 def _parts(rows: Rows) -> Iterator[Rows]:
     """Split rows into parts that each fit one statement."""
     start = size = 0
-    for place, (_, tag, value) in enumerate(rows):
-        size += len(tag) + len(value)
+    for place, row in enumerate(rows):
+        row_size = len(row[1]) + len(row[2])
+        size += row_size
         if place > start and (place - start == _PART_ROWS or size > _PART_BYTES):
             yield rows[start:place]
-            start, size = place, len(tag) + len(value)
+            start, size = place, row_size
     if start < len(rows):
         yield rows[start:]
 
@@ -134,7 +135,7 @@ def _way_of(kind: type) -> Way:
             return way
     if any(above.__module__.startswith("aiosqlite") for above in kind.__mro__):
         return _by_aiosqlite
-    if is_django(kind):
+    if _is_django(kind):
         return _by_django
     raise InvalidInput(
         f"cannot stage with a {kind.__module__}.{kind.__qualname__}; pass the connection or "
@@ -145,8 +146,10 @@ def _way_of(kind: type) -> Way:
 
 def _for_psycopg(rows: Rows) -> tuple[str, Any]:
     if len(rows) == 1:
-        return _FOR_PSYCOPG, rows[0]
-    return _MANY_FOR_PSYCOPG, tuple(list(column) for column in zip(*rows, strict=True))
+        return _FOR_PSYCOPG[len(rows[0])], rows[0]
+    return _MANY_FOR_PSYCOPG[len(rows[0])], tuple(
+        list(column) for column in zip(*rows, strict=True)
+    )
 
 
 def _for_driver(dialect: sa.Dialect, rows: Rows) -> tuple[str, Any] | None:
@@ -155,12 +158,12 @@ def _for_driver(dialect: sa.Dialect, rows: Rows) -> tuple[str, Any] | None:
     if dialect.driver.startswith("psycopg") and dialect.driver != "psycopg2":
         return _for_psycopg(rows)
     if dialect.name == "sqlite":
-        return _FOR_SQLITE, list(rows) if len(rows) > 1 else rows[0]
+        return _FOR_SQLITE[len(rows[0])], list(rows) if len(rows) > 1 else rows[0]
     return None
 
 
 def _for_core(rows: Rows) -> list[dict[str, Any]]:
-    return [{"stream": stream, "tag": tag, "value": value} for stream, tag, value in rows]
+    return [dict(zip(("stream", "tag", "value", "headers"), row, strict=False)) for row in rows]
 
 
 def _by_connection(conn: sa.Connection, rows: Rows) -> None:
@@ -199,13 +202,13 @@ async def _by_async_psycopg(conn: psycopg.AsyncConnection[Any], rows: Rows) -> N
 
 def _by_sqlite3(conn: sqlite3.Connection, rows: Rows) -> None:
     if len(rows) == 1:
-        conn.execute(_FOR_SQLITE, rows[0])
+        conn.execute(_FOR_SQLITE[len(rows[0])], rows[0])
     else:
-        conn.executemany(_FOR_SQLITE, rows)
+        conn.executemany(_FOR_SQLITE[len(rows[0])], rows)
 
 
 async def _by_aiosqlite(conn: aiosqlite.Connection, rows: Rows) -> None:
-    await conn.executemany(_FOR_SQLITE, rows)
+    await conn.executemany(_FOR_SQLITE[len(rows[0])], rows)
 
 
 def _by_django(conn: DjangoConnection, rows: Rows) -> None:
@@ -217,100 +220,6 @@ def _by_django(conn: DjangoConnection, rows: Rows) -> None:
     # By Django's cursor, so that an error marks the atomic block as failed.
     with conn.cursor() as cursor:
         if len(rows) == 1:
-            cursor.execute(_FOR_DJANGO, rows[0])
+            cursor.execute(_FOR_DJANGO[len(rows[0])], rows[0])
         else:
-            cursor.executemany(_FOR_DJANGO, rows)
-
-
-# ── Staged headers ────────────────────────────────────────────────────────────────────────────────
-# How rows that have headers get into the outbox: the row, and its headers in a table beside it.
-#
-# Rows without headers are inserted by headwater.outbox.staging, and this is not reached.
-
-
-HeadedRow: TypeAlias = tuple[str, str, bytes, bytes]
-
-_ROW = "INSERT INTO headwater_outbox (stream, tag, value) VALUES (:stream, :tag, :value)"
-_HEADERS = "INSERT INTO headwater_outbox_headers (id, headers)"
-_STATEMENTS = {
-    "sqlite": (_ROW, f"{_HEADERS} VALUES (last_insert_rowid(), :headers)"),
-    "postgresql": (
-        f"WITH staged AS ({_ROW} RETURNING id) "
-        f"{_HEADERS} SELECT id, CAST(:headers AS bytea) FROM staged",
-    ),
-}
-_NAME = re.compile(r":(\w+)")
-
-
-def write_mixed(conn: Any, rows: Sequence[Row | HeadedRow]) -> Awaitable[None] | None:
-    """Insert rows, some of which have headers, in their order; as write_rows does."""
-    parts = [list(part) for _, part in groupby(rows, key=len)]
-    if is_async(conn):
-        return _write_parts_in_turn(conn, parts)
-    for part in parts:
-        _write_part(conn, part)
-    return None
-
-
-async def _write_parts_in_turn(conn: Any, parts: list[list[Any]]) -> None:
-    for part in parts:
-        if len(part[0]) == len(_FIELDS):
-            for row in part:
-                await _insert_async(conn, dict(zip(_FIELDS, row, strict=True)))
-        else:
-            waiting = write_rows(conn, part)
-            if waiting is not None:
-                await waiting
-
-
-def _write_part(conn: Any, part: list[Any]) -> None:
-    if len(part[0]) < len(_FIELDS):
-        write_rows(conn, part)
-        return
-    for row in part:
-        _insert(conn, dict(zip(_FIELDS, row, strict=True)))
-
-
-_FIELDS = ("stream", "tag", "value", "headers")
-
-
-def _insert(conn: Any, row: dict[str, Any]) -> None:
-    if isinstance(conn, Session | scoped_session):
-        conn = conn.connection(bind_arguments={"clause": outbox_table})
-    if isinstance(conn, sa.Connection):
-        for statement in _STATEMENTS[check_dialect(conn.dialect)]:
-            conn.execute(sa.text(statement), _used(statement, row))
-    elif isinstance(conn, psycopg.Connection):
-        with psycopg.Cursor(conn) as cursor:
-            for statement in _STATEMENTS["postgresql"]:
-                cursor.execute(_NAME.sub(r"%(\1)s", statement), row)
-    elif is_django(type(conn)):
-        with conn.cursor() as cursor:
-            for statement in _STATEMENTS[conn.vendor]:
-                values = [row[name] for name in _NAME.findall(statement)]
-                cursor.execute(_NAME.sub("%s", statement), values)
-    else:
-        assert isinstance(conn, sqlite3.Connection)
-        for statement in _STATEMENTS["sqlite"]:
-            conn.execute(statement, _used(statement, row))
-
-
-async def _insert_async(conn: Any, row: dict[str, Any]) -> None:
-    if isinstance(conn, AsyncSession | async_scoped_session):
-        conn = await conn.connection(bind_arguments={"clause": outbox_table})
-    if isinstance(conn, AsyncConnection):
-        for statement in _STATEMENTS[check_dialect(conn.dialect)]:
-            await conn.execute(sa.text(statement), _used(statement, row))
-    elif isinstance(conn, psycopg.AsyncConnection):
-        async with psycopg.AsyncCursor(conn) as cursor:
-            for statement in _STATEMENTS["postgresql"]:
-                await cursor.execute(_NAME.sub(r"%(\1)s", statement), row)
-    else:
-        for statement in _STATEMENTS["sqlite"]:
-            made = conn.execute(statement, _used(statement, row))
-            if isawaitable(made):
-                await made
-
-
-def _used(statement: str, row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in _NAME.findall(statement)}
+            cursor.executemany(_FOR_DJANGO[len(rows[0])], rows)

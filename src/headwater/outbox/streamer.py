@@ -318,7 +318,7 @@ def _by_stream(batch: ClaimedBatch) -> Iterator[_Columns]:
     if not batch.rows:
         return
     streams, tags, values, *more = zip(*batch.rows, strict=True)
-    stored = _headers(*more, has_ids=batch.has_ids) if more else None
+    stored = _with_ids(*more) if batch.has_ids else more[0] if more else None
     if streams.count(streams[0]) == len(streams):
         yield streams[0], tags, values, stored, None
         return
@@ -335,9 +335,7 @@ def _by_stream(batch: ClaimedBatch) -> Iterator[_Columns]:
         )
 
 
-def _headers(staged: Sequence[bytes | None], ids: Sequence[int], *, has_ids: bool) -> list[bytes]:
-    if not has_ids:
-        return [one or b"" for one in staged]
+def _with_ids(staged: Sequence[bytes], ids: Sequence[int]) -> list[bytes]:
     rows = zip(staged, ids, strict=True)
     return [with_header(headers, OUTBOX_ID, b"%d" % row) for headers, row in rows]
 

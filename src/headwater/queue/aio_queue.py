@@ -9,7 +9,7 @@ from headwater.kernel.codecs import D
 from headwater.kernel.declaring import Scope, operation
 from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.headers import GivenHeaders
-from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, deadline
+from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits
 from headwater.queue import dead_letters, inspecting, moving, settling, upkeep
 from headwater.queue.dead_letters import OneQueueLetter, QueueLetters
 from headwater.queue.handles import QueueHandle
@@ -131,7 +131,6 @@ class AsyncQueue(Generic[D]):
         *,
         ack_ms: Duration | None = None,
         block_ms: Duration | float | None = None,
-        retry_ms: Duration | None = None,
         max_bytes: int | None = None,
     ) -> list[Delivery[D]]:
         """Take up to ``count`` messages.
@@ -139,10 +138,9 @@ class AsyncQueue(Generic[D]):
         With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, with a
         higher ``attempt`` (at least once). Without, it is gone when it is delivered (at most once).
         ``block_ms`` waits for a first message; the consumer that has waited longest is served
-        first. ``retry_ms`` is another name of ``ack_ms``. No more are taken once they have
-        ``max_bytes``, headers included. One round trip for up to 1000 messages or 4 MiB.
+        first. No more are taken once they have ``max_bytes``, headers included. One round trip
+        for up to 1000 messages or 4 MiB.
         """
-        ack_ms = deadline(ack_ms, retry_ms)
         found = await self._run(moving.pop(self._handle, count, ack_ms, block_ms, max_bytes))
         return self._handle.decoded(found)
 

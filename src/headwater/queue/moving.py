@@ -13,7 +13,6 @@ from zlib import crc32
 from headwater.errors import InvalidInput, StoreError
 from headwater.kernel.headers import Carried, GivenHeaders, Headers, encode_headers
 from headwater.kernel.inputs import (
-    DEADLINE,
     MAX_EXACT,
     Duration,
     check_block,
@@ -212,7 +211,7 @@ def pop(
     """
     check_count(count)
     most = math.inf if max_bytes is None else check_int(max_bytes, "max_bytes", 1, MAX_EXACT)
-    ack = "" if ack_ms is None else str(check_ms(ack_ms, DEADLINE, 1))
+    ack = "" if ack_ms is None else str(check_ms(ack_ms, "ack_ms", 1))
     patience = check_block(block_ms)
     if not count:
         return []

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Param, Shape
 from headwater.kernel.failures import USED_UP, Failure, read_failure, spelled
-from headwater.kernel.inputs import DEADLINE, Duration, check_ms, one_by_one
+from headwater.kernel.inputs import Duration, check_ms, one_by_one
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import chosen, places_by_id, spots_of
 from headwater.queue.replies import Reply, SettleReply
@@ -64,7 +64,7 @@ def extend(
     queue: QueueHandle, deliveries: Iterable[Deliveries], ack_ms: Duration
 ) -> Operation[int]:
     """Give messages another deadline; return how many were still held."""
-    return (yield from _settle(queue, "extend", check_ms(ack_ms, DEADLINE, 1), deliveries))
+    return (yield from _settle(queue, "extend", check_ms(ack_ms, "ack_ms", 1), deliveries))
 
 
 def _settle(

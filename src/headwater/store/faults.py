@@ -24,7 +24,6 @@ import redis.exceptions as redis_errors
 from headwater.errors import (
     AccessDenied,
     BrokenObject,
-    FormatNotInUse,
     FormatTooNew,
     HeadwaterError,
     LogError,
@@ -278,14 +277,8 @@ class Recovery:
 
 
 def check_format(error: BaseException, request: Call | Wait, where: str) -> None:
-    """Raise FormatTooNew when a function refused an object that a newer release has written.
-
-    Raises FormatNotInUse when it refused to write what older releases could not read.
-    """
+    """Raise FormatTooNew when a function refused an object that a newer release has written."""
     refusal = _REFUSAL.search(str(error))
-    if refusal is not None and refusal[1] == "NOT_YET":
-        needed, in_use = map(int, refusal[2].split()[:2])
-        raise FormatNotInUse("headers of messages", where, needed, in_use) from None
     if refusal is None or refusal[1] != "FORMAT":
         return
     kind, name = object_of(request.key) if request.key else ("store", "")

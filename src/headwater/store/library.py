@@ -5,8 +5,8 @@ What the store's own files define, all packages see; every other package is a bl
 so is every file of operations: none can depend on another, and Lua's 200 local names are enough.
 
 The contract of the functions has a version, which is part of every name: the files and the callers
-say ``hw_stream_write``, and the server knows the function as ``hw6_stream_write``, in the library
-``headwater_6``. So releases with different contracts work on one server side by side, each with its
+say ``hw_stream_write``, and the server knows the function as ``hw1_stream_write``, in the library
+``headwater_1``. So releases with different contracts work on one server side by side, each with its
 own functions. Releases with the same contract share one library: that of the newest of them.
 
 When you change a function:
@@ -43,10 +43,10 @@ from headwater.store.call import Call, Key, Operation, Wait
 # ── Library ───────────────────────────────────────────────────────────────────────────────────────
 
 
-VERSION = 6
+VERSION = 1
 NAME = f"headwater_{VERSION}"
 # The newest format of stored objects that this release understands.
-FORMAT = 2
+FORMAT = 1
 # The format of a new server, until it is known that every client understands a newer one.
 FIRST_FORMAT = 1
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import fault_of_one
 from headwater.kernel.codecs import AnyCodec, coder_of
-from headwater.kernel.inputs import Duration, check_ms, deadline
+from headwater.kernel.inputs import Duration, check_ms
 from headwater.log.keys import list_deleted, list_streams
 from headwater.store.call import Operation
 
@@ -86,15 +86,13 @@ class ClientHandles:
         shards: int | None,
         consumer: str | None,
         ack_ms: Duration | None = None,
-        lease_ms: Duration | None = None,
     ) -> ChannelHandle:
         """Return the handle of a channel; without ``consumer``, each has a name of its own."""
         from headwater.ick.channels import LEASE_MS, ChannelHandle
 
         if consumer is None:
             consumer = f"{self.member}.{self._token()}"
-        held_ms = deadline(ack_ms, lease_ms, "lease_ms")
-        held_ms = LEASE_MS if held_ms is None else held_ms
+        held_ms = LEASE_MS if ack_ms is None else ack_ms
         return ChannelHandle(name, shards, consumer, held_ms, self._registered)
 
     def keep(self, streams: Sequence[str]) -> Operation[list[Kept]]:

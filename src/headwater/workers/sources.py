@@ -17,7 +17,6 @@ from headwater.kernel.inputs import (
     check_for_queue,
     check_for_topic,
     check_ms,
-    deadline,
 )
 from headwater.log.dead_letters import no_letters
 from headwater.log.types import GroupInfo, Message, TopicMessage
@@ -106,7 +105,6 @@ class GroupWorkerOptions(TypedDict, total=False):
 
     concurrency: int
     ack_ms: Duration | None
-    retry_ms: Duration | None
     expire_ms: Duration | None
     max_attempts: int | None
     backoff_ms: Duration
@@ -186,10 +184,9 @@ def _tag_in_topic(message: TopicMessage[Any]) -> tuple[int, str] | None:
     return (message.partition, message.tag) if message.tag else None
 
 
-def held_ms_of(ack_ms: Duration | None, retry_ms: Duration | None) -> int:
+def held_ms_of(ack_ms: Duration | None) -> int:
     """Return how long a worker holds a message that it does not extend."""
-    given = deadline(ack_ms, retry_ms)
-    return HELD_MS if given is None else check_ms(given, "ack_ms", 1)
+    return HELD_MS if ack_ms is None else check_ms(ack_ms, "ack_ms", 1)
 
 
 # ── Queue messages ────────────────────────────────────────────────────────────────────────────────

@@ -45,16 +45,16 @@ class Worker:
     """Handles the messages of a group, of a stream or a topic, in threads; run any number of them.
 
     ``concurrency`` handlers run at once. ``ack_ms`` after a worker died, 30 seconds by default, its
-    messages are redelivered to another one (``retry_ms`` is the older name). A failed message is
-    retried after ``backoff_ms``, doubled with each failure up to ``longest_backoff_ms``; the delay
-    is a random part of that, from half to all. After ``max_attempts`` deliveries without success
-    (None: without end), and ``expire_ms`` after its first one, it becomes a dead letter; at once,
-    when its value does not fit the codec. A handler that runs longer than ``timeout_ms`` has failed
-    with HandlerTimeout: an async one is cancelled; a thread cannot be stopped, so it is replaced,
-    and what it returns later counts for nothing. With ``ordered`` the messages of one tag are
-    handled one after the other, in all workers of the group, even when one is retried; other tags
-    continue meanwhile. ``limits`` are set for the group when the worker begins; of a topic, per key
-    only. Raises InvalidInput for what is not a group, or not a handler of one message.
+    messages are redelivered to another one. A failed message is retried after ``backoff_ms``,
+    doubled with each failure up to ``longest_backoff_ms``; the delay is a random part of that, from
+    half to all. After ``max_attempts`` deliveries without success (None: without end), and
+    ``expire_ms`` after its first one, it becomes a dead letter; at once, when its value does not
+    fit the codec. A handler that runs longer than ``timeout_ms`` has failed with HandlerTimeout: an
+    async one is cancelled; a thread cannot be stopped, so it is replaced, and what it returns later
+    counts for nothing. With ``ordered`` the messages of one tag are handled one after the other, in
+    all workers of the group, even when one is retried; other tags continue meanwhile. ``limits``
+    are set for the group when the worker begins; of a topic, per key only. Raises InvalidInput for
+    what is not a group, or not a handler of one message.
     """
 
     @overload
@@ -78,7 +78,6 @@ class Worker:
         *,
         concurrency: int = 4,
         ack_ms: Duration | None = None,
-        retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
         max_attempts: int | None = None,
         backoff_ms: Duration = FIRST_BACKOFF_MS,
@@ -92,7 +91,7 @@ class Worker:
         tag_order = tag_order_of(topic=isinstance(group, TopicGroup)) if ordered else None
         if tag_order is not None:
             group.keep_order(tag_order.owned)
-        held_ms = held_ms_of(ack_ms, retry_ms)
+        held_ms = held_ms_of(ack_ms)
         prefetch = Prefetch(concurrency, held_ms, "ack_ms", limited=bool(limits))
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
         # A worker of a topic has the partitions beside it.

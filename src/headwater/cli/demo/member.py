@@ -21,7 +21,7 @@ WORK_S = 0.01
 
 
 def main(
-    stream: str, group: str, member: str, batch: str, retry_ms: str, stalls_at: str = "0"
+    stream: str, group: str, member: str, batch: str, ack_ms: str, stalls_at: str = "0"
 ) -> None:
     """Take, work, acknowledge, until killed."""
     with headwater.connect() as hw:
@@ -31,7 +31,7 @@ def main(
         threading.Thread(target=_leave_with_parent, daemon=True).start()
         number = 0
         while True:
-            taken = own.read(int(batch), block_ms=60_000, retry_ms=int(retry_ms))
+            taken = own.read(int(batch), block_ms=60_000, ack_ms=int(ack_ms))
             if not taken:
                 continue
             number += 1

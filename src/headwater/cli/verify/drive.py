@@ -168,7 +168,7 @@ class _Run:
             notes=self._directory / f"{name}.notes",
             seed=self._plan.seed,
             until_ms=self._until_ms,
-            retry_ms=RETRY_MS,
+            ack_ms=RETRY_MS,
         )
 
     def work(self, report: VerifyReport) -> None:

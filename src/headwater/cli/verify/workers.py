@@ -88,7 +88,7 @@ class Job:
     notes: Path
     seed: int
     until_ms: float
-    retry_ms: int
+    ack_ms: int
 
     def chance(self) -> random.Random:
         """Return random numbers that are the same in each run of this life."""
@@ -163,10 +163,10 @@ def take_once(
     job: Job, group: headwater.Group, notes: Notes, call: str, chance: random.Random
 ) -> list[int]:
     """Read once, and return the offsets that were delivered."""
-    retry_ms = job.retry_ms if group.name == RETRYING else None
-    notes.note(ReadBegun(call, now_ms(), group.name, retry_ms))
+    ack_ms = job.ack_ms if group.name == RETRYING else None
+    notes.note(ReadBegun(call, now_ms(), group.name, ack_ms))
     messages = group.read(
-        chance.randint(1, 300), block_ms=chance.choice([0, 50, 400]), retry_ms=retry_ms
+        chance.randint(1, 300), block_ms=chance.choice([0, 50, 400]), ack_ms=ack_ms
     )
     if messages:
         facts = [(m.offset, m.value.decode(), m.attempt) for m in messages]

@@ -5,7 +5,7 @@
   Reply  name, value, ...: next, ack_offset,
          pending { first, last, attempt, when it is due (ms; 0: now), ranges, ... },
          dead { first, last, attempt, ranges, ... }, dead_unknown (ranges of dead letters that are not in that
-         list, because the group was changed by an older version of this library),
+         list, because their places are lost),
          gaps { first, last, ... } (the newest 16), missed (messages in all gaps that there were),
          start (where the group began, or the lowest offset that it was set to since; 0 when not known),
          jumps { first, last, ... } (offsets that a seek skipped and that were not read since)

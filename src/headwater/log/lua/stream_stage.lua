@@ -9,7 +9,6 @@
   Reply  how many nodes are staged, counting up to these
          error HW_UNSTAGED <nodes> when fewer are there than the caller has staged before
          error HW_BEGUN when they are being published
-         error HW_NOT_YET as of hw_stream_write
 ]]
 redis.register_function('hw_stream_stage', function(keys, args)
   local K, name, keep_ms, place = keys[1], args[1], args[2], tonumber(args[3])
@@ -19,12 +18,6 @@ redis.register_function('hw_stream_stage', function(keys, args)
   local n = tonumber(facts[1] or 0)
   if facts[2] then return redis.error_reply('HW_BEGUN') end
   if place > n then return redis.error_reply('HW_UNSTAGED ' .. digits(n)) end
-  for i = 8, #args, 5 do
-    if has_headers(args[i]) then
-      require_headers()
-      break
-    end
-  end
   stagings.list(K, name, keep_ms)
   -- A staging must always have an expiry, whatever fails after this.
   if n == 0 then redis.call('HSET', S, 'n', 0) end

@@ -20,20 +20,9 @@
          error HW_STALE <newest sequence> when the sequence is older than what is remembered, or the newest one is
          not the one that was named
          error HW_REUSED <first> <last> when the sequence was written with other content
-         error HW_NOT_YET <format> <format in use> when messages have headers, and clients that do not know
-         headers may read them
 ]]
 -- How many words each message takes in each form.
 local STEPS = { plain = 2, checked = 3, headed = 4 }
-
--- Raises an error when messages have headers before these are allowed.
-local function check_headers(form, args)
-  if form == 'headed' then return require_headers() end
-  if form ~= 'packed' then return end
-  for i = 9, #args, 5 do
-    if has_headers(args[i]) then return require_headers() end
-  end
-end
 
 -- mark: further fields of the last entry. Returns false when the tail goes beyond `last`.
 local function write_packed(K, stream, args, now, mark)
@@ -59,7 +48,6 @@ local function write_plain(K, stream, args, now, mark, step)
     if step >= 3 then time = clock .. '-' .. digits(checksum(to_number(args[i + 2]), last, now, 1)) end
     local added
     if step == 4 and args[i + 3] ~= '' then
-      note_headers(K)
       added = add_headed_entry(tail, id, extra, args[i + 3], args[i], args[i + 1], time)
     else
       added = add_entry(tail, id, extra, 'k', args[i], 'v', args[i + 1], 't', time)
@@ -142,7 +130,6 @@ end
 
 redis.register_function('hw_stream_write', function(keys, args)
   local K, producer, numbered, backlog, form = keys[1], args[1], args[2], args[3], args[4]
-  if form ~= 'checked' then check_headers(form, args) end
   local now = server_ms()
   local reply, stream = write(K, producer, numbered, form, args, now)
   if not stream then return reply end

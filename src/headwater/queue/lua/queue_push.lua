@@ -14,8 +14,6 @@
          with dedupe keys { 1 when the queue is new, number of each message }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
          error HW_REUSED <first> <last> when the sequence was pushed with other content
-         error HW_NOT_YET <format> <format in use> when messages have headers, and clients that do not know
-         headers may pop them
 ]]
 local PUSH_ARGS = 7
 local KEY_STEPS = 1000
@@ -142,7 +140,6 @@ local function push_new(queue, args, delay, priority, ttl, producer, sequence, d
   end
   local last = queue.last
   store(queue, priority, delay, ttl, first, checks ~= '', values)
-  if checks == 'h' then note_headers(queue.key) end
   if producer ~= '' then
     -- The reply is stored last: if the messages were not stored, a repeat stores them.
     note_saved(queue)
@@ -163,7 +160,6 @@ end
 redis.register_function('hw_queue_push', function(keys, args)
   local K, delay, priority, ttl, producer = keys[1], tonumber(args[1]), args[2], args[3], args[4]
   local numbered, window_ms, checks = args[5], args[6], args[7]
-  if checks == 'h' then require_headers() end
   local sequence, digest = sequence_and_digest(numbered)
   if producer ~= '' then
     local first, last = remembered_answer(K, producer, sequence, digest)

@@ -20,7 +20,6 @@ STATUSES: Final[dict[type[HeadwaterError], int]] = {
     errors.Undecodable: 400,
     errors.ExtraMissing: 501,
     errors.FormatTooNew: 500,
-    errors.FormatNotInUse: 409,
     errors.StoreError: 503,
     errors.AccessDenied: 502,
     errors.StoreTooOld: 502,

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = Schema(__package__)
 EPOCHS: Final = "headwater_epochs"
-CONTENTS: Final = "headwater_epoch_contents"
 STAGED: Final = "headwater_staged_"
 # How many of a producer's latest epochs are remembered, as in the log.
 REMEMBERED: Final = 128
@@ -211,15 +210,15 @@ def _note(cursor: SinkCursor, plan: SinkPlan, epoch: Epoch) -> bool:
     mark, target = plan.database.mark, target_name(plan.relation)
     this = f"target = {mark} AND producer = {mark}"
     cursor.execute(
-        f"INSERT INTO {EPOCHS} (target, producer, sequence, state) "
-        f"VALUES ({mark}, {mark}, {mark}, {mark}) ON CONFLICT DO NOTHING",
-        (target, epoch.producer, epoch.sequence, epoch.state),
+        f"INSERT INTO {EPOCHS} (target, producer, sequence, state, content) "
+        f"VALUES ({mark}, {mark}, {mark}, {mark}, {mark}) ON CONFLICT DO NOTHING",
+        (target, epoch.producer, epoch.sequence, epoch.state, epoch.content),
     )
     if cursor.rowcount != 1:
         names = (target, epoch.producer, epoch.sequence)
-        cursor.execute(f"SELECT content FROM {CONTENTS} WHERE {this} AND sequence = {mark}", names)
-        known = cursor.fetchone()
-        if known and not set(known[0].split(".")) & set(epoch.content.split(".")):
+        cursor.execute(f"SELECT content FROM {EPOCHS} WHERE {this} AND sequence = {mark}", names)
+        (known,) = cursor.fetchone()
+        if not set(known.split(".")) & set(epoch.content.split(".")):
             raise ReusedSequence(*names)
         return False
     cursor.execute(f"SELECT max(sequence) FROM {EPOCHS} WHERE {this}", (target, epoch.producer))
@@ -227,14 +226,7 @@ def _note(cursor: SinkCursor, plan: SinkPlan, epoch: Epoch) -> bool:
     if newest > epoch.sequence:
         raise StaleSequence(target, epoch.producer, epoch.sequence, newest)
     cursor.execute(
-        f"INSERT INTO {CONTENTS} (target, producer, sequence, content) "
-        f"VALUES ({mark}, {mark}, {mark}, {mark}) "
-        "ON CONFLICT (target, producer, sequence) DO UPDATE SET content = excluded.content",
-        (target, epoch.producer, epoch.sequence, epoch.content),
+        f"DELETE FROM {EPOCHS} WHERE {this} AND sequence <= {mark}",
+        (target, epoch.producer, epoch.sequence - REMEMBERED),
     )
-    for table in (EPOCHS, CONTENTS):
-        cursor.execute(
-            f"DELETE FROM {table} WHERE {this} AND sequence <= {mark}",
-            (target, epoch.producer, epoch.sequence - REMEMBERED),
-        )
     return True

@@ -5,8 +5,6 @@
   one of them is always noticed and the sum stays within the integers of Lua.
 ]]
 local CHECK_PRIME = 4294967291
--- Versions of nodes are this number plus a checksum; smaller ones are from older writers.
-local NODE_VERSION = 4294967296
 
 local function checksum(crc, offset, time, count)
   return (crc + time % CHECK_PRIME + 3 * (offset % CHECK_PRIME) + 5 * (count % CHECK_PRIME)) % CHECK_PRIME
@@ -19,11 +17,6 @@ end
 
 local function time_of(text)
   return tonumber(string.match(text, '^%d+'))
-end
-
--- Returns whether a message of a node has headers: only then the node has version 2.
-local function has_headers(blob)
-  return string.byte(blob, 3) == 2
 end
 
 -- Returns the CRC in the header of a node; 0 for an empty node, which has no bytes.

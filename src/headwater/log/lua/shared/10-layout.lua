@@ -80,7 +80,7 @@ end
 -- version is a checksum of the node's bytes, place and time (05-checks.lua): it changes with the node, and a
 -- reader can check that index and node belong together.
 local function node_member(base, last, count, time, newest, blob)
-  local version = NODE_VERSION + checksum(node_crc(blob), last, time, last - base + 1)
+  local version = checksum(node_crc(blob), last, time, last - base + 1)
   return table.concat(
     { digits(base), digits(count), #blob, digits(time), digits(newest), digits(version) }, ':')
 end

@@ -20,7 +20,7 @@
   between: the entry of the next call is refused, and that call completes the write if it is whole, or drops it
   if it is not (25-complete.lua). Readers that wait on the tail ignore an entry with `m` at its end.
 
-  Entries of older writers have no checksum, and a batch in the nodes had only `n`.
+  Entries of writers that compute no CRC have no checksum.
 ]]
 local MORE = { 'm', '' }
 
@@ -99,7 +99,6 @@ end
 -- tail wakes blocked readers. Returns false as add_entry does; then nothing is changed.
 local function append_packed(K, stream, now, count, time, newest, fit, blob, mark)
   local base, last = stream.last + 1, stream.last + count
-  if has_headers(blob) then note_headers(K) end
   time, newest = time or now, newest or now
   stream.time = math.max(stream.time, newest)
   local id = '0-' .. digits(last)

@@ -54,7 +54,7 @@ local function slowest_outside(K, limit)
     if not idle_ms then return position, reader, false end
     if step == POSITION_STEPS then return position, reader, true end
     local seen = redis.call('ZSCORE', K .. ':seen', reader)
-    -- A reader that older functions registered counts as seen now.
+    -- A reader of a call that stopped half-way counts as seen now.
     if not seen then redis.call('ZADD', K .. ':seen', digits(now), reader) end
     if not seen or tonumber(seen) + idle_ms >= now then return position, reader, false end
     redis.call('ZADD', K .. ':silent', digits(position), reader)
@@ -73,7 +73,7 @@ local function wait_for_all(K)
   end
 end
 
--- Groups of older functions, or of a call that stopped half-way, have no bound yet.
+-- Groups of a call that stopped half-way have no bound yet.
 local function add_missing_positions(K)
   if redis.call('ZCARD', K .. ':positions') == redis.call('ZCARD', K .. ':groups') then return end
   redis.call('ZUNIONSTORE', K .. ':positions', 2, K .. ':groups', K .. ':positions', 'WEIGHTS', 0, 1,

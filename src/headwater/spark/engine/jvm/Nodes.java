@@ -30,8 +30,7 @@ public class Nodes {
   // The header, as headwater.log.node writes it: 'H', 'W', then a byte each for the version and the
   // columns, then two numbers of four bytes, rows and the size of the message, then a checksum.
   private static final int MAGIC = 'H' | 'W' << 8;
-  // Nodes in which a message has headers are of version 2; these lie behind the other columns.
-  private static final int VERSION = 2;
+  private static final int VERSION = 1;
   private static final int VERSION_AT = 2;
   private static final int COLUMNS_AT = 3;
   private static final int ROWS_AT = 4;
@@ -145,12 +144,11 @@ public class Nodes {
     if (bytes.length < HEADER || head.getShort(0) != MAGIC) {
       throw unreadable("it does not begin as a node does");
     }
-    if (bytes[VERSION_AT] < 1 || bytes[VERSION_AT] > VERSION) {
+    if (bytes[VERSION_AT] != VERSION) {
       int found = bytes[VERSION_AT] & 0xff;
       throw unreadable("it has format version " + found + ", this client reads up to " + VERSION);
     }
-    int headers = bytes[VERSION_AT] == VERSION ? HAS_HEADERS : 0;
-    if ((bytes[COLUMNS_AT] & ~(HAS_TIME | HAS_OFFSET | ZSTD | LZ4 | headers)) != 0) {
+    if ((bytes[COLUMNS_AT] & ~(HAS_TIME | HAS_OFFSET | ZSTD | LZ4 | HAS_HEADERS)) != 0) {
       int found = bytes[COLUMNS_AT] & 0xff;
       throw unreadable("it has columns that this client does not know (" + found + ")");
     }

@@ -13,20 +13,3 @@ local function check_format(format)
     error(redis.error_reply('HW_FORMAT ' .. format))
   end
 end
-
--- Headers of messages came with this format.
-local HEADERS_FORMAT = 2
-
--- Raises an error when messages have headers and older clients may read them, before anything is changed.
-local function require_headers()
-  if WRITES < HEADERS_FORMAT then
-    error(redis.error_reply('HW_NOT_YET ' .. HEADERS_FORMAT .. ' ' .. WRITES))
-  end
-end
-
--- Records in the hash of an object that its messages have headers: releases without headers then refuse it.
-local function note_headers(K)
-  if tonumber(redis.call('HGET', K, 'format') or 1) < HEADERS_FORMAT then
-    redis.call('HSET', K, 'format', HEADERS_FORMAT)
-  end
-end
