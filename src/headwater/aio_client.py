@@ -297,7 +297,7 @@ class AsyncHeadwater:
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> LettersMoved:
-        """Forget the dead letters of all groups and queues; see ``redrive_everywhere``."""
+        """Discard the dead letters of all groups and queues; see ``redrive_everywhere``."""
         return await self._move_letters("discard", names, matching, rate_per_s)
 
     async def _move_letters(

@@ -285,7 +285,7 @@ class Headwater:
         matching: LetterFilter | None = None,
         rate_per_s: int | None = None,
     ) -> LettersMoved:
-        """Forget the dead letters of all groups and queues; see ``redrive_everywhere``."""
+        """Discard the dead letters of all groups and queues; see ``redrive_everywhere``."""
         return self._move_letters("discard", names, matching, rate_per_s)
 
     def _move_letters(

@@ -331,6 +331,8 @@ async def move_letters(call: PageCall) -> Action:
     total = sum(found.counts.values())
     at_least = bool(found.rest)
     together = not named and not call.query.get("place")
+    chosen = None if together else {place: named.get(place) for place in places}
+    cli, python = _commands(call, word, chosen, matching, rate)
     letters = f"{number(total)} dead {'letter' if total == 1 else 'letters'}"
     return Action(
         title=f"{word.title()} {'at least ' if at_least else ''}{letters}",
@@ -340,12 +342,8 @@ async def move_letters(call: PageCall) -> Action:
         method="POST",
         path="/v1/letters/jobs",
         body=body,
-        cli=_cli_everywhere(call, word, matching, rate)
-        if together
-        else " && ".join(_cli(word, one, named.get(one), matching, rate) for one in places),
-        python=_python_everywhere(call, word, matching, rate)
-        if together
-        else "\n".join(_python(word, one, named.get(one), matching, rate) for one in places),
+        cli=cli,
+        python=python,
         back="/dead",
         careful=word == "discard",
         # How many were counted in time says nothing of how many there are.
@@ -449,64 +447,43 @@ def _time(ms: int) -> str:
     return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat()
 
 
-def _cli(
-    word: str, place: Place, letters: list[str] | None, matching: LetterFilter, rate: int | None
-) -> str:
-    words: list[object] = ["stream", word, place.name, place.group]
-    if not place.group:
-        words = ["queue", word, place.name]
-    words += _options(word, rate)
-    if letters is not None:
-        return cli_words(*words, *letters)
-    return cli_words(*words, *_filter_options(matching))
-
-
-def _options(word: str, rate: int | None) -> list[object]:
-    return [*(["--rate", rate] if rate else []), *(["--yes"] if word == "discard" else [])]
+def _commands(
+    call: PageCall,
+    word: str,
+    places: dict[Place, list[str] | None] | None,
+    matching: LetterFilter,
+    rate: int | None,
+) -> tuple[str, str]:
+    """Return the same as a line for a shell and as Python; without places, for all of them."""
+    options: list[object] = ["--rate", rate] if rate else []
+    options += ["--yes"] if word == "discard" else []
+    arguments = [f"rate_per_s={rate}"] if rate else []
+    fields = ", ".join(f"{name}={value!r}" for name, value in _spelled(matching).items())
+    fitting = [f"matching=headwater.LetterFilter({fields})"] if fields else []
+    if places is None:
+        # The patterns of names that the client may change; none stand for all.
+        grant = call.grant
+        names = () if grant.everywhere(Scope.ADMIN) else grant.patterns(Scope.ADMIN)
+        given = ", ".join([*map(repr, names), *fitting, *arguments])
+        line = cli_words("letters", word, *names, *options, *_filter_options(matching))
+        return line, f"hw.{word}_everywhere({given})"
+    lines, calls = [], []
+    for place, letters in places.items():
+        kind = "stream" if place.group else "queue"
+        names = (place.name, place.group) if place.group else (place.name,)
+        chosen = _filter_options(matching) if letters is None else letters
+        lines.append(cli_words(kind, word, *names, *options, *chosen))
+        named = f"[{', '.join(letters or ())}]" if place.group else repr(letters)
+        first = fitting if letters is None else [f"letters={named}"]
+        target = f"hw.{kind}({place.name!r})" + (f".group({place.group!r})" if place.group else "")
+        calls.append(f"{target}.{word}({', '.join([*first, *arguments])})")
+    return " && ".join(lines), "\n".join(calls)
 
 
 def _filter_options(matching: LetterFilter) -> Iterator[object]:
     for name, value in _spelled(matching).items():
         yield f"--{name.removesuffix('_ms').replace('_', '-')}"
         yield _time(value) if name.endswith("_ms") else value
-
-
-def _names(call: PageCall) -> tuple[str, ...]:
-    """Return the patterns of names that the client may change; none stand for all."""
-    grant = call.grant
-    return () if grant.everywhere(Scope.ADMIN) else grant.patterns(Scope.ADMIN)
-
-
-def _cli_everywhere(call: PageCall, word: str, matching: LetterFilter, rate: int | None) -> str:
-    options = [*_options(word, rate), *_filter_options(matching)]
-    return cli_words("letters", word, *_names(call), *options)
-
-
-def _python_everywhere(call: PageCall, word: str, matching: LetterFilter, rate: int | None) -> str:
-    words = [repr(name) for name in _names(call)]
-    words += _arguments(matching, rate)
-    return f"hw.{word}_everywhere({', '.join(words)})"
-
-
-def _arguments(matching: LetterFilter, rate: int | None) -> Iterator[str]:
-    if matching != LetterFilter():
-        fields = ", ".join(f"{name}={value!r}" for name, value in _spelled(matching).items())
-        yield f"matching=headwater.LetterFilter({fields})"
-    if rate:
-        yield f"rate_per_s={rate}"
-
-
-def _python(
-    word: str, place: Place, letters: list[str] | None, matching: LetterFilter, rate: int | None
-) -> str:
-    words = list(_arguments(matching if letters is None else LetterFilter(), rate))
-    if letters is not None:
-        chosen = f"[{', '.join(letters)}]" if place.group else repr(letters)
-        words.insert(0, f"letters={chosen}")
-    given = ", ".join(words)
-    if place.group:
-        return f"hw.stream({place.name!r}).group({place.group!r}).{word}({given})"
-    return f"hw.queue({place.name!r}).{word}({given})"
 
 
 async def stop_letters(call: PageCall) -> Action:
