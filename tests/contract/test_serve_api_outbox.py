@@ -14,9 +14,9 @@ import headwater
 from headwater.errors import DatabaseUnreachable
 from headwater.kernel.declaring import Scope
 from headwater.outbox import Consumer, Outbox, Streamer
-from headwater.serve.api.server import StoreServer
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
+from headwater.serve.store_server import StoreServer
 from headwater.serve.token_file import TokenFile, add_token
 from headwater.serve.tokens import Tokens
 from tests.support.api import ApiClient, ApiServer, messages_of, serving

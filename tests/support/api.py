@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 import uvloop
 
-from headwater.serve.api.server import StoreServer
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
 from headwater.serve.processes import ServerProcess
+from headwater.serve.store_server import StoreServer
 from headwater.serve.tokens import Tokens
 
 

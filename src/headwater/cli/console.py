@@ -34,9 +34,9 @@ def console(
     from headwater.kernel.packaging import extra_needed
 
     with extra_needed("serve"):
-        from headwater.serve.api.server import StoreServer
         from headwater.serve.console.service import HOME, Console
         from headwater.serve.listening import parse_address
+        from headwater.serve.store_server import StoreServer
     from headwater.app.log_lines import configure
     from headwater.kernel.profiles import store_of
     from headwater.serve.http.limits import HttpLimits

@@ -80,9 +80,9 @@ def serve(
     from headwater.kernel.packaging import extra_needed
 
     with extra_needed("serve"):
-        from headwater.serve.api.server import RespListening, StoreServer, tls_context
         from headwater.serve.console.service import HOME, Console
         from headwater.serve.listening import parse_address
+        from headwater.serve.store_server import RespListening, StoreServer, tls_context
     from headwater.app.log_lines import configure
     from headwater.kernel.profiles import store_of
     from headwater.serve.token_file import TokenFile

@@ -13,7 +13,6 @@ from headwater.ick.types import Batch
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import AckMs, ListQuery, Milliseconds
 from headwater.serve.api.icks import (
     AddBody,
     ListedMembersView,
@@ -25,6 +24,7 @@ from headwater.serve.api.icks import (
     scores_of,
 )
 from headwater.serve.api.routes import Route
+from headwater.serve.fields import AckMs, ListQuery, Milliseconds
 from headwater.views.icks import (
     BatchView,
     ChannelAddedView,

@@ -8,10 +8,11 @@ import msgspec
 
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.derived import GivenOffsets, meant
+from headwater.serve.api.derived import meant
 from headwater.serve.api.groups import get_group, group_of
 from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
+from headwater.serve.fields import GivenOffsets
 from headwater.serve.letter_lists import letters_of_group
 from headwater.views.record import View
 from headwater.views.streams import DeadLetterView, RedrivenView

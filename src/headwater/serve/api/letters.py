@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from headwater.kernel.failures import LetterFilter
 from headwater.log.keys import MAX_OFFSET, MAX_READ
-from headwater.serve.api.fields import Count
+from headwater.serve.fields import Count
 
 _Moment = Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="Milliseconds since 1970.")]
 _Attempts = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]

@@ -16,8 +16,8 @@ from headwater.errors import UnknownStream
 from headwater.kernel.declaring import Scope
 from headwater.log.replaying import Replayed, ReplayRequest, default_producer
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import Offset
 from headwater.serve.api.routes import Route
+from headwater.serve.fields import Offset
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs
 from headwater.serve.tokens import Grant

@@ -12,9 +12,9 @@ from headwater.kernel.declaring import Scope
 from headwater.log.keys import MAX_OFFSET
 from headwater.log.types import StreamInfo
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import Milliseconds, Start
 from headwater.serve.api.routes import Route
 from headwater.serve.api.streams import get_stream
+from headwater.serve.fields import Milliseconds, Start
 from headwater.views.overview import some_streams
 from headwater.views.readers import ReaderForgottenView, ReaderSoughtView, ReaderView
 from headwater.views.record import View

@@ -13,8 +13,8 @@ from msgspec import Meta
 from headwater.errors import UnknownTimedJob
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import ListQuery
 from headwater.serve.api.routes import Route
+from headwater.serve.fields import ListQuery
 from headwater.timed import operating
 from headwater.timed.operating import MOST_EVENTS
 from headwater.views.record import View

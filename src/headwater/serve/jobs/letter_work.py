@@ -22,7 +22,7 @@ from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue.dead_letters import LettersEnd
 from headwater.queue.handles import QueueHandle
-from headwater.serve.api.derived import GivenOffsets, RangeOfOffsets
+from headwater.serve.fields import GivenOffsets, RangeOfOffsets
 from headwater.serve.jobs.engine import HeldJob, JobNote
 from headwater.serve.jobs.letter_sweep import LetterHolder, LetterSweep, SweepPlace
 from headwater.store.call import Pace

@@ -11,7 +11,7 @@ from headwater.errors import UnknownGroup
 from headwater.kernel.declaring import Scope
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.inspecting import group_ruler
-from headwater.serve.api.audit import AUDIT
+from headwater.serve.audit import AUDIT
 from headwater.serve.console.bounded_reads import each_message
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import group_charts

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from headwater.kernel.declaring import Scope
-from headwater.serve.api.audit import AUDIT
+from headwater.serve.audit import AUDIT
 from headwater.serve.console.bounded_reads import each_message
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.links import query
