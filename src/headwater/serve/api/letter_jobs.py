@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -22,16 +22,14 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.letters import MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
-from headwater.serve.jobs.engine import HeldJob, ServerJobs
+from headwater.serve.jobs.engine import HeldJob, JobKind
 from headwater.serve.jobs.letter_work import LetterNote, LetterPlace, LetterWork
 from headwater.serve.tokens import Grant
-from headwater.store.presence import NewJob, NotedJob
 from headwater.views.record import View
 
 if TYPE_CHECKING:
-    from headwater.aio_client import AsyncHeadwater
+    pass
 
-_KIND: Final = "letters"
 _AUDITED: Final = 20
 _JobState = Literal["waiting", "running", "stopping", "done", "stopped", "failed", "lost"]
 
@@ -110,17 +108,12 @@ class _Asked(msgspec.Struct, frozen=True):
     allowed: tuple[str, ...] = ()
 
 
-class LetterJobKind:
+class LetterJobs(JobKind[LetterNote, LetterJobView]):
     """Moves dead letters, step by step; each step is noted."""
 
-    name = _KIND
-
-    def __init__(self, hw: AsyncHeadwater) -> None:
-        self._hw = hw
-
-    def read_note(self, note: bytes) -> LetterNote:
-        """Return a note that a process has written; raises ValueError."""
-        return msgspec.json.decode(note, type=LetterNote)
+    name = "letters"
+    note = LetterNote
+    view = LetterJobView
 
     async def run(self, job: HeldJob) -> bool:
         """Wait until it begins, then move letters; returns whether all is done."""
@@ -140,7 +133,7 @@ class LetterJobKind:
             grant = Grant("job", {Scope.ADMIN: asked.allowed})
             everywhere = partial(grant.allows, Scope.ADMIN)
         work = LetterWork(
-            self._hw, job, body.action, body.places, matching, body.rate_per_s, everywhere
+            self.hw, job, body.action, body.places, matching, body.rate_per_s, everywhere
         )
         while not job.ending and not work.is_done(job.note):
             job.note, rest_s = await work.step(job.note)
@@ -148,23 +141,14 @@ class LetterJobKind:
             await job.wait(rest_s)
         return work.is_done(job.note)
 
-
-class LetterJobs:
-    """The jobs on dead letters of a store, in whichever process they are."""
-
-    def __init__(self, hw: AsyncHeadwater, jobs: ServerJobs) -> None:
-        self._hw = hw
-        self._jobs = jobs
-
     async def known(self) -> list[LetterJobView]:
         """Return what is known of jobs: those under way, then the newest first."""
-        found = await self._jobs.known(_KIND, _shown)
-        return sorted(found, key=lambda job: (job.over, -job.begins_ms))
+        return sorted(await self.jobs(), key=lambda job: (job.over, -job.begins_ms))
 
     async def start(self, grant: Grant, body: LetterJobBody) -> LetterJobView:
         """Begin a job; raises Refused, 429, when this process has too many, and UnknownGroup."""
-        total = sum([await place.count(self._hw) for place in body.places])
-        seconds, microseconds = (await self._hw.store.command("TIME"))[0]
+        total = sum([await place.count(self.hw) for place in body.places])
+        seconds, microseconds = (await self.hw.store.command("TIME"))[0]
         now_ms = int(seconds) * 1000 + int(microseconds) // 1000
         note = LetterNote(state="waiting" if body.delay_ms else "running")
         view = LetterJobView(
@@ -179,27 +163,9 @@ class LetterJobs:
             begins_ms=now_ms + body.delay_ms,
             total=total,
         )
-        asked = msgspec.json.encode(_Asked(body, view.begins_ms, grant.patterns(Scope.ADMIN)))
-        head = view.to_json()
-        await self._jobs.start(NewJob(view.job, _KIND, head, asked, msgspec.json.encode(note)))
+        asked = _Asked(body, view.begins_ms, grant.patterns(Scope.ADMIN))
+        await self.begin(view.job, view, asked, note)
         return view
-
-    async def stop(self, job: LetterJobView) -> None:
-        """Stop a job, in whichever process it is."""
-        await self._jobs.stop(job.job)
-
-
-def _shown(job: NotedJob) -> LetterJobView:
-    note = msgspec.json.decode(job.note, type=LetterNote)
-    return msgspec.structs.replace(
-        LetterJobView.from_json(job.head),
-        state=cast(_JobState, job.shown_state(note.state)),
-        looked=note.looked,
-        done=note.done,
-        gone=note.gone,
-        error=note.error,
-        noted_ms=job.noted_ms,
-    )
 
 
 def may_see(grant: Grant, scope: Scope, job: LetterJobView) -> bool:
@@ -211,7 +177,7 @@ def may_see(grant: Grant, scope: Scope, job: LetterJobView) -> bool:
 
 async def list_letter_jobs(call: ApiCall) -> LetterJobsView:
     """Show jobs on dead letters that concern what the token may read, the newest first."""
-    found = await call.served.letter_jobs.known()
+    found = await call.served.jobs.letters.known()
     return LetterJobsView(jobs=[job for job in found if may_see(call.grant, Scope.READ, job)])
 
 
@@ -227,7 +193,7 @@ async def start_letter_job(call: ApiCall) -> LetterJobView:
     for place in call.body.places:
         place.check()
         call.require(Scope.ADMIN, place.name)
-    return await call.served.letter_jobs.start(call.grant, call.body)
+    return await call.served.jobs.letters.start(call.grant, call.body)
 
 
 async def _letters_now(call: ApiCall) -> LettersLeftView:
@@ -244,20 +210,20 @@ async def _letters_now(call: ApiCall) -> LettersLeftView:
 
 async def _job_now(call: ApiCall) -> LetterJobsView:
     """Show the job that is stopped."""
-    known = await call.served.letter_jobs.known()
+    known = await call.served.jobs.letters.known()
     return LetterJobsView(jobs=[job for job in known if job.job == call.body.job])
 
 
 async def stop_letter_job(call: ApiCall) -> LetterJobsView:
     """Stop a job on dead letters: one that waits does nothing, one that runs leaves the rest."""
-    jobs, found = call.served.letter_jobs, (await _job_now(call)).jobs
+    found = (await _job_now(call)).jobs
     if not found or not may_see(call.grant, Scope.READ, found[0]):
         raise Refused(404, "there is no such job; GET /v1/letters/jobs lists them")
     for place in found[0].places:
         call.require(Scope.ADMIN, place.name)
     if not may_see(call.grant, Scope.ADMIN, found[0]):
         raise Refused(403, "this job concerns the whole store; send a token for all names (*)")
-    await jobs.stop(found[0])
+    await call.served.jobs.letters.stop(found[0].job)
     return await _job_now(call)
 
 

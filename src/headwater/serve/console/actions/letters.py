@@ -248,7 +248,7 @@ def _python(
 async def stop_letters(call: PageCall) -> Action:
     """Stop a job on dead letters, or take it back before it begins."""
     job = given(call, "job")
-    found = [one for one in await call.served.letter_jobs.known() if one.job == job]
+    found = [one for one in await call.served.jobs.letters.known() if one.job == job]
     if not found:
         raise InvalidInput("there is no such job; it may have ended long ago")
     waiting = found[0].state == "waiting"

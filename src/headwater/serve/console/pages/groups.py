@@ -72,7 +72,7 @@ async def show_group(call: PageCall) -> Context:
 async def rate_of(call: PageCall, stream: str, group: str) -> float | None:
     """Return how many messages a second a group has done in the last ten minutes; None unknown."""
     series = ("group", stream, group)
-    found = await call.served.history.points([series], 10, 600)
+    found = await call.served.watched.history.points([series], 10, 600)
     rates = [one.out_per_s for one in found.series.get(series, []) if one is not None]
     return sum(rates) / len(rates) if rates else None
 

@@ -40,7 +40,9 @@ async def show_dead(call: PageCall) -> Context:
     here = call.query.get("go", "")
     start = max(call.number("from", 0) or 0, 0)
     jobs = [
-        job for job in await call.served.letter_jobs.known() if may_see(call.grant, Scope.READ, job)
+        job
+        for job in await call.served.jobs.letters.known()
+        if may_see(call.grant, Scope.READ, job)
     ]
     return {
         "of_consumers": await consumers_with_letters(call),

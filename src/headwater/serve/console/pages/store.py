@@ -64,7 +64,7 @@ async def show_processes(call: PageCall) -> Context:
     """Show the processes that report themselves: servers, and applications with their parts."""
     if not call.grant.everywhere(Scope.READ):
         raise Refused(403, "this concerns the whole store; sign in with a token for all names (*)")
-    return {"processes": await call.served.facts.processes()}
+    return {"processes": await call.served.watched.facts.processes()}
 
 
 async def show_store(call: PageCall) -> Context:
