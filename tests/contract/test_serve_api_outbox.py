@@ -214,10 +214,10 @@ def test_a_database_that_is_missing_is_said_before_anything_listens(
 ) -> None:
     address = ListenAddress("127.0.0.1", 0)
     server = StoreServer(
-        stores.url("plain"), address, Tokens(), 1, HttpLimits(), db=f"sqlite:///{tmp_path}/no.db"
+        stores.url("plain"), address, Tokens(), HttpLimits(), db=f"sqlite:///{tmp_path}/no.db"
     )
     with pytest.raises(DatabaseUnreachable, match="no such file"):
-        server.run(lambda *_: None)
+        server.bind()
     with ApiServer(stores.url("plain")) as api:
         client = api.client()
         answer = client.get("/v1/consumers")
