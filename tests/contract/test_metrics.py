@@ -21,11 +21,11 @@ from headwater.metrics.exposition import FAMILIES, Page
 from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.metrics.sampler import Sampler
 from headwater.metrics.sweeps import StoreWatch
-from headwater.serve.api.server import RespListening, StoreServer
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
-from headwater.serve.processes import ServerProcess
+from headwater.serve.process import ServerProcess
 from headwater.serve.resp.limits import RespLimits
+from headwater.serve.store_server import RespListening, StoreServer
 from headwater.serve.tokens import Tokens
 from headwater.spark.queries.notes import NotedQuery, Part, note
 from tests.support.api import ApiClient, ApiServer
@@ -229,7 +229,6 @@ def test_open_connections_tails_and_blocked_readers_are_shown_while_they_are_the
             server.url,
             ListenAddress("127.0.0.1", 0),
             Tokens(),
-            1,
             HttpLimits(),
             resp=RespListening(resp, RespLimits()),
             farm=f"127.0.0.1:{server.port}",

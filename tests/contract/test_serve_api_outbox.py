@@ -14,9 +14,9 @@ import headwater
 from headwater.errors import DatabaseUnreachable
 from headwater.kernel.declaring import Scope
 from headwater.outbox import Consumer, Outbox, Streamer
-from headwater.serve.api.server import StoreServer
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
+from headwater.serve.store_server import StoreServer
 from headwater.serve.token_file import TokenFile, add_token
 from headwater.serve.tokens import Tokens
 from tests.support.api import ApiClient, ApiServer, messages_of, serving
@@ -214,10 +214,10 @@ def test_a_database_that_is_missing_is_said_before_anything_listens(
 ) -> None:
     address = ListenAddress("127.0.0.1", 0)
     server = StoreServer(
-        stores.url("plain"), address, Tokens(), 1, HttpLimits(), db=f"sqlite:///{tmp_path}/no.db"
+        stores.url("plain"), address, Tokens(), HttpLimits(), db=f"sqlite:///{tmp_path}/no.db"
     )
     with pytest.raises(DatabaseUnreachable, match="no such file"):
-        server.run(lambda *_: None)
+        server.bind()
     with ApiServer(stores.url("plain")) as api:
         client = api.client()
         answer = client.get("/v1/consumers")

@@ -15,7 +15,7 @@ import pytest
 import headwater
 from headwater import Headwater
 from headwater.serve.jobs.engine import LEASE_MS, HeldJob, JobTaken, ServerJobs
-from headwater.serve.jobs.letters import LetterJobKind, LetterJobs
+from headwater.serve.jobs.letters import LetterJobs
 from headwater.store.presence import NewJob, begin_job, list_jobs, note_job, stop_job, take_job
 from tests.support.api import serving
 from tests.support.servers import Server, until
@@ -126,10 +126,10 @@ async def wake_up_late(store_url: str) -> None:
         assert second is not None
         assert await run(stop_job("j"))
         assert (await run(note_job("j", second.token, note, None))).taken
-        kind = LetterJobKind(hw)
+        kind = LetterJobs(ServerJobs(hw))
         job = HeldJob(hw, kind, first, kind.read_note(note), asleep_s - LEASE_MS / 1000)
         with pytest.raises(JobTaken):
             await kind.run(job)
         assert (await group.info()).dead == 3
         # What is shown of it is of no form that this release knows: a list is without it.
-        assert await LetterJobs(hw, ServerJobs(hw, [kind])).known() == []
+        assert await kind.known() == []

@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 import uvloop
 
-from headwater.serve.api.server import StoreServer
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
-from headwater.serve.processes import ServerProcess
+from headwater.serve.process import ServerProcess
+from headwater.serve.store_server import StoreServer
 from headwater.serve.tokens import Tokens
 
 
@@ -52,7 +52,7 @@ class ApiServer:
         self._stop = asyncio.Event()
         listening = threading.Event()
         server = StoreServer(
-            store_url, address, tokens or Tokens(), 1, limits or HttpLimits(), **words
+            store_url, address, tokens or Tokens(), limits or HttpLimits(), **words
         )
         process = ServerProcess(0, bound, self._stop, listening.set)
         self._serving = asyncio.run_coroutine_threadsafe(server.serve(process), self._loop)

@@ -15,7 +15,7 @@ import redis
 from hiredis import pack_command
 
 import headwater.aio
-from headwater.serve.processes import ServerProcess
+from headwater.serve.process import ServerProcess
 from headwater.serve.resp.door import Door
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.server import serve_resp

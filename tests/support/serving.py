@@ -13,7 +13,7 @@ from typing import Self
 import uvloop
 
 from headwater.serve.listening import ListenAddress
-from headwater.serve.processes import Serve, ServerProcess
+from headwater.serve.process import Serve, ServerProcess
 
 
 class ServerThread:

@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn
 
 from headwater.app import log_lines
 from headwater.app.application import App, load_app
-from headwater.app.parts import Fault, Part, Places, Resources, chosen
+from headwater.app.parts import Fault, Part, Places, Resources, SharedFile, chosen
 from headwater.app.processes import (
     Assign,
     Begin,
@@ -102,7 +102,7 @@ class Child:
         app: App | None = None
         try:
             self._target = begin.target
-            app = load_app(begin.target)
+            app = _app_of(begin)
             given = app.places
             app.places = Places(begin.store or given.store, begin.db or given.db, given.profile)
             parts = chosen(app.parts.values(), begin.only, begin.without)
@@ -119,10 +119,12 @@ class Child:
 
     def _work(self, app: App, parts: list[Part], assigned: Assign) -> int:
         mine = [part for part in parts if part.name in assigned.parts]
-        resources = app.resources = Resources(app.places, wait_ms=START_MS)
+        file = -1 if assigned.counts is None else assigned.counts
+        shared = SharedFile(assigned.number, assigned.processes, file)
+        resources = app.resources = Resources(app.places, wait_ms=START_MS, shared=shared)
         runner = Runner(mine, resources, self._target)
         lagging = [part for part in mine if part.name in assigned.lags]
-        with _counted(assigned):
+        with _counted(mine, shared):
             runner.start()
             if assigned.watched:
                 threading.Thread(
@@ -226,6 +228,14 @@ def memory_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def _app_of(begin: Begin) -> App:
+    if begin.served is None:
+        return load_app(begin.target)
+    from headwater.app.serving import app_of
+
+    return app_of(begin.served)
+
+
 def _check(parts: list[Part], places: Places) -> list[Fault]:
     resources = Resources(places, wait_ms=WAIT_MS)
     try:
@@ -262,15 +272,15 @@ def _files(target: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _counted(assigned: Assign) -> Iterator[None]:
+def _counted(parts: list[Part], shared: SharedFile) -> Iterator[None]:
     """Count operations in the memory that all processes share, if the supervisor shows it."""
-    if assigned.counts is None:
+    if shared.file < 0 or any(part.counts_itself for part in parts):
         yield
         return
     from headwater.metrics.operations import OperationMetrics, shared_counts
 
-    memory = shared_counts(assigned.processes, assigned.counts)
-    with also_installed(OperationMetrics(memory, assigned.number)):
+    memory = shared_counts(shared.processes, shared.file)
+    with also_installed(OperationMetrics(memory, shared.number)):
         yield
 
 

@@ -66,10 +66,21 @@ class Places:
         return found
 
 
+class SharedFile(NamedTuple):
+    """Where a process counts: its number, of so many, in a file that all of them map; -1: none."""
+
+    number: int = 0
+    processes: int = 1
+    file: int = -1
+
+
 class Resources:
     """The clients and engines of one process; safe to share between threads."""
 
-    def __init__(self, places: Places, *, wait_ms: int | None = None) -> None:
+    def __init__(
+        self, places: Places, *, wait_ms: int | None = None, shared: SharedFile | None = None
+    ) -> None:
+        self.shared = shared or SharedFile()
         self._places = places
         self._wait_ms = wait_ms
         self._lock = threading.Lock()
@@ -238,10 +249,12 @@ class Part(ABC):
     ``object`` names what it works on, for logs and views. An ``is_async`` part runs on the event
     loop of its process, any other in a thread. A part that is ``spread`` runs in each process of an
     application, any other in one of them; with ``processes`` it runs in that many of its own.
+    A part that ``counts_itself`` counts its operations in the file of ``Resources.shared``.
     """
 
     kind: ClassVar[str]
     needs: ClassVar[frozenset[Need]] = frozenset({"store"})
+    counts_itself: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -274,6 +287,10 @@ class Part(ABC):
     @abstractmethod
     def open(self, resources: Resources) -> Work:
         """Return the work of the part, ready to run; of an async part, in the event loop."""
+
+    def is_ready(self, work: Any) -> bool:  # noqa: ARG002  most are as soon as they run
+        """Return whether the work that runs does its work already."""
+        return True
 
     def counts(self, work: Any) -> PartCounts:  # noqa: ARG002  a part may count nothing
         """Return what the work has done since it was opened."""
@@ -397,9 +414,12 @@ class PartRun:
     def state(self) -> PartState:
         """Return what is known of the part now."""
         part = self.part
-        why = self.why if self.status == "resting" else None
+        work, status = self._work, self.status
+        if status == "running" and work is not None and not part.is_ready(work):
+            status = "starting"
+        why = self.why if status == "resting" else None
         return PartState(
-            part.name, part.kind, part.object, self.status, self._total(), self.restarts, why
+            part.name, part.kind, part.object, status, self._total(), self.restarts, why
         )
 
     def _total(self) -> PartCounts:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,7 +33,8 @@ _PIECE = 65536
 class Begin(msgspec.Struct, tag=True, frozen=True):
     """To a process: import the application, check it if asked to, and answer with Checked.
 
-    ``memory`` is the most bytes that it may use; 0 is no limit.
+    ``memory`` is the most bytes that it may use; 0 is no limit. With ``served``, the application
+    is a server of that.
     """
 
     target: str
@@ -45,6 +46,7 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     number: int
     check: bool
     memory: int
+    served: Any = None
 
 
 class Assign(msgspec.Struct, tag=True, frozen=True):

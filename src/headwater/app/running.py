@@ -16,7 +16,7 @@ from headwater.errors import AppRefused, HeadwaterError, InvalidInput
 from headwater.kernel.failures import START_MS
 from headwater.kernel.inputs import Limits, Span, check_span
 from headwater.kernel.stopping import AsyncStopSignal, StopSignal, stop_on_signals, wait_for_any
-from headwater.serve.processes import loop_factory
+from headwater.serve.process import loop_factory
 from headwater.store.presence import (
     BEAT_S,
     FIRST_S,
@@ -273,7 +273,8 @@ class Runner:
         while not self._async_stop.is_set():
             error: BaseException | None = None
             try:
-                await self._resources.open_async()
+                if "store" in run.part.needs:
+                    await self._resources.open_async()
                 work = run.part.open(self._resources)
                 if run.begin(work):
                     with reported_together():

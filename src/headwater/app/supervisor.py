@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -49,7 +49,10 @@ _HURRY_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """How an application is run. ``memory`` is the most bytes of a process; 0 is no limit."""
+    """How an application is run. ``memory`` is the most bytes of a process; 0 is no limit.
+
+    With ``served``, it is a server of that, instead of the App that ``target`` names.
+    """
 
     target: str
     store: str | None = None
@@ -62,6 +65,7 @@ class RunPlan:
     log: str = "text"
     reload: bool = False
     watched: bool = False
+    served: Any = None
 
 
 class Supervisor:
@@ -69,19 +73,22 @@ class Supervisor:
 
     ``show_faults`` is called with what a check found; ``lines`` with each line that processes
     print, which is inherited without it. ``counts`` is a file for the counts of all processes.
+    ``ready`` is called once all parts run in all processes.
     """
 
     def __init__(
         self,
         plan: RunPlan,
-        show_faults: Callable[[Checked], None],
+        show_faults: Callable[[Checked], None] = lambda _: None,
         lines: Callable[[str], None] | None = None,
         counts: int | None = None,
+        ready: Callable[[], None] | None = None,
     ) -> None:
         self._plan = plan
         self._show_faults = show_faults
         self._lines = lines
         self._counts = counts
+        self._ready = ready
         self._places: list[ProcessPlace] = []
         self._files = WatchedFiles()
         self._totals = Totals()
@@ -208,6 +215,9 @@ class Supervisor:
         """Keep the processes running, until the end or until files of the application changed."""
         while not self._stop.is_set():
             self._hear([p.process for p in self._places if p.process is not None], _LOOK_S)
+            if self._ready is not None and self.missing() is None:
+                self._ready()
+                self._ready = None
             for place in self._places:
                 self._look_at(place)
             if self._plan.reload and (changed := self._files.changed()):
@@ -240,7 +250,7 @@ class Supervisor:
         share = () if self._counts is None else (self._counts,)
         begin = Begin(
             *(plan.target, plan.store, plan.db, list(plan.only), list(plan.without)),
-            *(plan.log, number, check, plan.memory),
+            *(plan.log, number, check, plan.memory, plan.served),
         )
         # Raises for words that are not UTF-8, before a process is started that nobody would end.
         msgspec.json.encode(begin)
@@ -303,7 +313,7 @@ class Supervisor:
             process.kill_after(self._plan.drain_ms / 1000 + GRACE_S)
         if left and self.draining:
             seconds = self._plan.drain_ms / 1000
-            words = "stopping: handlers that have begun may take %g s; a second signal ends that"
+            words = "stopping: what has begun may take %g s; a second signal ends that"
             log.info(words, seconds)
         told = 1
         while left:

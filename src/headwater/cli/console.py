@@ -34,24 +34,18 @@ def console(
     from headwater.kernel.packaging import extra_needed
 
     with extra_needed("serve"):
-        from headwater.serve.api.server import StoreServer
-        from headwater.serve.console.service import HOME, Console
+        from headwater.app.serving import ServedStore, run_server
+        from headwater.serve.console.service import HOME
         from headwater.serve.listening import parse_address
     from headwater.app.log_lines import configure
     from headwater.kernel.profiles import store_of
-    from headwater.serve.http.limits import HttpLimits
-    from headwater.serve.tokens import Tokens
 
-    server = StoreServer(
-        store_of(store, None),
-        parse_address(http),
-        Tokens(),
-        1,
-        HttpLimits(),
-        read_only,
+    served = ServedStore(
+        store=store_of(store, None),
+        http=parse_address(http),
+        read_only=read_only,
         farm=farm,
         db=db,
-        front=Console,
         history=history,
     )
 
@@ -63,4 +57,4 @@ def console(
             webbrowser.open(url + HOME)
 
     configure("text", None, {})
-    server.run(ready)
+    run_server(served, 1, ready)

@@ -80,33 +80,31 @@ def serve(
     from headwater.kernel.packaging import extra_needed
 
     with extra_needed("serve"):
-        from headwater.serve.api.server import RespListening, StoreServer, tls_context
-        from headwater.serve.console.service import HOME, Console
+        from headwater.app.serving import ServedStore, run_server
+        from headwater.serve.console.service import HOME
         from headwater.serve.listening import parse_address
+        from headwater.serve.store_server import RespListening
     from headwater.app.log_lines import configure
     from headwater.kernel.profiles import store_of
-    from headwater.serve.token_file import TokenFile
-    from headwater.serve.tokens import Tokens
 
     http_limits = http_flags.limits()
     # Wrong limits are refused without --resp, too.
     resp_limits = resp_flags.limits(http_flags)
-    server = StoreServer(
-        store_of(store, None),
-        parse_address(http),
-        Tokens() if tokens is None else TokenFile(tokens),
-        workers,
-        http_limits,
-        read_only,
-        requests_per_s,
-        tuple(origin or ()),
-        tls_context(tls_cert, tls_key),
-        None if resp is None else RespListening(parse_address(resp), resp_limits),
-        farm,
-        db,
-        Console,
-        max_series,
-        history,
+    served = ServedStore(
+        store=store_of(store, None),
+        http=parse_address(http),
+        limits=http_limits,
+        resp=None if resp is None else RespListening(parse_address(resp), resp_limits),
+        tokens=tokens,
+        read_only=read_only,
+        requests_per_s=requests_per_s,
+        origins=tuple(origin or ()),
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        farm=farm,
+        db=db,
+        max_series=max_series,
+        history=history,
     )
 
     def ready(*urls: str) -> None:
@@ -114,4 +112,4 @@ def serve(
         output.say(f"console at {urls[0]}{HOME}")
 
     configure("text", None, {})
-    server.run(ready)
+    run_server(served, workers, ready)

@@ -71,10 +71,10 @@ def _places() -> int:
 
 
 def shared_counts(processes: int = 1, file: int = -1) -> memoryview[int]:
-    """Return memory for the counts of this many processes, which stays shared across a fork.
+    """Return memory for the counts of this many processes.
 
-    Processes that are not forks of each other share it by a ``file``, a descriptor, which grows to
-    the size that is needed.
+    They share it by a ``file``, a descriptor, which grows to the size that is needed; without one
+    it is that of this process alone.
     """
     size = processes * _places() * 8
     if file >= 0 and os.fstat(file).st_size < size:

@@ -1,4 +1,4 @@
-"""Servers: tokens, listening, processes and HTTP, which they share; and what each one serves.
+"""Servers: tokens, listening and HTTP, which they share; and what each one serves.
 
     from headwater.serve import Grant, Scope, asgi_app
 

@@ -32,7 +32,7 @@ from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
-from headwater.serve.processes import ServerProcess
+from headwater.serve.process import ServerProcess
 from headwater.serve.readiness import NOT_READY, READY_S, store_missing
 from headwater.serve.tokens import Tokens
 

@@ -9,7 +9,7 @@ from headwater.aio_client import AsyncHeadwater
 from headwater.errors import HeadwaterError
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import info
-from headwater.serve.api.audit import AUDIT
+from headwater.serve.audit import AUDIT
 
 # What is not ready by then is not ready.
 READY_S: Final = 2.0

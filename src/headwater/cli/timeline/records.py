@@ -338,31 +338,28 @@ def serve(
     from headwater.kernel.packaging import extra_needed
 
     with extra_needed("serve"):
+        from headwater.app.serving import ServedTimelines, run_server
         from headwater.serve.listening import ListenAddress
-        from headwater.serve.timeline.server import TimelineServer, timeline_tokens
     from headwater.app.log_lines import configure
-    from headwater.timeline.farm.aio_farm import AsyncFarm
 
-    def open_farm() -> AsyncFarm:
-        return AsyncFarm.open(
-            farm.instances,
+    served = ServedTimelines(
+        http=ListenAddress(host, port),
+        limits=http.limits(),
+        instances=farm.instances,
+        farm={
             **farm.arguments(),
-            read_strategy=read_strategy,
-            read_rate=read_rate,
-            promote_after_ms=promote_after_ms,
-            repair_strategy=repair_strategy,
-            repair_rate=repair_rate,
-        )
-
-    server = TimelineServer(
-        ListenAddress(host, port),
-        timeline_tokens(token, read_token),
-        workers,
-        http.limits(),
-        lenient,
+            "read_strategy": read_strategy,
+            "read_rate": read_rate,
+            "promote_after_ms": promote_after_ms,
+            "repair_strategy": repair_strategy,
+            "repair_rate": repair_rate,
+        },
+        token=token,
+        read_token=read_token,
+        lenient=lenient,
     )
     configure("text", None, {})
-    server.run(open_farm, lambda url: output.say(f"serving timelines on {url}"))
+    run_server(served, workers, lambda url: output.say(f"serving timelines on {url}"))
 
 
 # ── Instances ─────────────────────────────────────────────────────────────────────────────────────

@@ -32,7 +32,29 @@ if TYPE_CHECKING:
     from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedStore:
+    """What a process knows of its store by looking at it now and then, for all that ask."""
+
+    sweeps: StoreWatch
+    facts: StoreFacts
+    alarms: AlarmWatch
+    rates: StreamRates
+    forecasts: RetentionForecasts
+    history: CachedHistory
+    sampler: Sampler
+
+
 @dataclass(frozen=True, slots=True)
+class StoreJobs:
+    """The kinds of jobs that requests begin."""
+
+    scrubs: Scrubs
+    letters: LetterJobs
+    replays: Replays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """What a process serves: the client of its store, and what its requests share.
 
@@ -42,23 +64,15 @@ class Served:
     hw: AsyncHeadwater
     store_url: str | None
     tokens: Tokens
+    openapi: bytes
+    metrics: OperationMetrics
     writes: StreamWrites
     topic_writes: TopicWrites
     tails: Tails
-    openapi: bytes
-    metrics: OperationMetrics
-    sampler: Sampler
-    watch: StoreWatch
-    history: CachedHistory
-    stream_rates: StreamRates
-    forecasts: RetentionForecasts
-    facts: StoreFacts
-    scrubs: Scrubs
-    letter_jobs: LetterJobs
-    replays: Replays
-    alarms: AlarmWatch
-    farm: AsyncFarm | None = None
-    database: ServedDatabase | None = None
+    watched: WatchedStore
+    jobs: StoreJobs
+    farm: AsyncFarm | None
+    database: ServedDatabase | None
 
 
 @dataclass(frozen=True, slots=True)

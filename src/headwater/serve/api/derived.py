@@ -17,31 +17,20 @@ from headwater.doors.replies import reply, reply_type
 from headwater.kernel.declaring import Scope, Shape
 from headwater.log.keys import MAX_PARTITIONS
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import (
+from headwater.serve.api.routes import Look, NoQuery, Route
+from headwater.serve.fields import (
     GivenMembers,
+    GivenOffsets,
     GivenScores,
-    Offset,
+    RangeOfOffsets,
     Start,
     members_of,
     scores_of,
 )
-from headwater.serve.api.routes import Look, NoQuery, Route
 
 DOOR: Final = "HTTP"
 
 
-class RangeOfOffsets(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A range of offsets, both ends included."""
-
-    first: Offset
-    last: Offset
-
-
-# Not pairs for ranges: msgspec 0.22 crashes on unions of numbers with bounds and tuples.
-GivenOffsets = Annotated[
-    list[Offset | RangeOfOffsets],
-    Meta(max_length=10_000, description="Offsets, and ranges of them."),
-]
 Partition = Annotated[int, Meta(ge=0, lt=MAX_PARTITIONS, description="A partition, from 0 on.")]
 OffsetsByPartition = Annotated[
     dict[Partition, GivenOffsets],

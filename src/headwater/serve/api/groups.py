@@ -19,9 +19,9 @@ from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.keys import MAX_OFFSET
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.derived import GivenOffsets, meant, routes_of
-from headwater.serve.api.fields import AckMs, BlockMs, Count, Milliseconds, Start
+from headwater.serve.api.derived import meant, routes_of
 from headwater.serve.api.routes import Route
+from headwater.serve.fields import AckMs, BlockMs, Count, GivenOffsets, Milliseconds, Start
 from headwater.views.overview import groups_of
 from headwater.views.record import View
 from headwater.views.streams import (

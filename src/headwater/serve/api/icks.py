@@ -18,8 +18,8 @@ from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.derived import routes_of
-from headwater.serve.api.fields import AckMs, GivenMembers, ListQuery, Milliseconds, members_of
 from headwater.serve.api.routes import Route
+from headwater.serve.fields import AckMs, GivenMembers, ListQuery, Milliseconds, members_of
 from headwater.views.icks import BatchView, ChannelShardsView, IckView, ListedView, ScoredView
 from headwater.views.record import View
 

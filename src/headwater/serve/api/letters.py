@@ -18,17 +18,16 @@ from headwater.kernel.failures import LetterFilter
 from headwater.log.keys import MAX_READ
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.derived import (
-    GivenOffsets,
     OffsetsByPartition,
     meant,
     meant_by_partition,
     opened,
 )
-from headwater.serve.api.fields import Count
 from headwater.serve.api.groups import get_group
 from headwater.serve.api.queues import QueueMessagesView, get_queue
 from headwater.serve.api.routes import Look, Route
 from headwater.serve.api.topic_groups import get_topic_group
+from headwater.serve.fields import Count, GivenOffsets
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.letters import (
     LetterJobBody,
@@ -250,7 +249,7 @@ class LettersLeftView(View, frozen=True, kw_only=True):
 
 async def list_letter_jobs(call: ApiCall) -> LetterJobsView:
     """Show jobs on dead letters that concern what the token may read, the newest first."""
-    found = await call.served.letter_jobs.known()
+    found = await call.served.jobs.letters.known()
     return LetterJobsView(jobs=[job for job in found if may_see(call.grant, Scope.READ, job)])
 
 
@@ -266,7 +265,7 @@ async def start_letter_job(call: ApiCall) -> LetterJobView:
     for place in call.body.places:
         place.check()
         call.require(Scope.ADMIN, place.name)
-    return await call.served.letter_jobs.start(call.grant, call.body)
+    return await call.served.jobs.letters.start(call.grant, call.body)
 
 
 async def _letters_now(call: ApiCall) -> LettersLeftView:
@@ -279,20 +278,20 @@ async def _letters_now(call: ApiCall) -> LettersLeftView:
 
 async def _job_now(call: ApiCall) -> LetterJobsView:
     """Show the job that is stopped."""
-    known = await call.served.letter_jobs.known()
+    known = await call.served.jobs.letters.known()
     return LetterJobsView(jobs=[job for job in known if job.job == call.body.job])
 
 
 async def stop_letter_job(call: ApiCall) -> LetterJobsView:
     """Stop a job on dead letters: one that waits does nothing, one that runs leaves the rest."""
-    jobs, found = call.served.letter_jobs, (await _job_now(call)).jobs
+    found = (await _job_now(call)).jobs
     if not found or not may_see(call.grant, Scope.READ, found[0]):
         raise Refused(404, "there is no such job; GET /v1/letters/jobs lists them")
     for place in found[0].places:
         call.require(Scope.ADMIN, place.name)
     if not may_see(call.grant, Scope.ADMIN, found[0]):
         raise Refused(403, "this job concerns the whole store; send a token for all names (*)")
-    await jobs.stop(found[0])
+    await call.served.jobs.letters.stop(found[0].job)
     return await _job_now(call)
 
 

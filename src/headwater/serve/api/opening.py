@@ -19,19 +19,19 @@ from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.retention_forecasts import RetentionForecasts
 from headwater.metrics.sampler import MAX_SERIES, Extra, Sampler, add_instances, check_series
 from headwater.metrics.sweeps import StoreWatch, StreamRates
-from headwater.serve.api.calls import Served
+from headwater.serve.api.calls import Served, StoreJobs, WatchedStore
 from headwater.serve.api.databases import ServedDatabase, open_database
 from headwater.serve.api.openapi import document
 from headwater.serve.api.rates import Rates
-from headwater.serve.api.replays import ReplayKind, Replays
+from headwater.serve.api.replays import Replays
 from headwater.serve.api.routes import Router
-from headwater.serve.api.scrubs import ScrubKind, Scrubs
+from headwater.serve.api.scrubs import Scrubs
 from headwater.serve.api.service import ApiService, Guard
 from headwater.serve.api.table import ROUTES
 from headwater.serve.api.tails import Tails
 from headwater.serve.http.cors import Cors, check_local
 from headwater.serve.jobs.engine import ServerJobs
-from headwater.serve.jobs.letters import LetterJobKind, LetterJobs
+from headwater.serve.jobs.letters import LetterJobs
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
 from headwater.serve.topic_writes import TopicWrites
@@ -135,6 +135,33 @@ async def _reporting(hw: AsyncHeadwater) -> AsyncIterator[None]:
                 await hw.store.run(presence.leave(), _LEAVE_S)
 
 
+def _watched(
+    settings: ApiSettings,
+    hw: AsyncHeadwater,
+    metrics: OperationMetrics,
+    farm: AsyncFarm | None,
+    database: ServedDatabase | None,
+) -> WatchedStore:
+    sweeps = StoreWatch(hw)
+    facts = StoreFacts(sweeps, settings.store_url)
+    outbox = None if database is None else database.status
+    first_seen = FirstSeen(hw, writes=not settings.read_only)
+    alarms = AlarmWatch(sweeps, facts, first_seen, outbox=outbox, farm=farm)
+    extras: list[Extra] = [] if database is None else [database.add_metrics]
+    if farm is not None:
+        extras.append(partial(_add_farm, farm))
+    extras.append(alarms.add_metrics)
+    return WatchedStore(
+        sweeps=sweeps,
+        facts=facts,
+        alarms=alarms,
+        rates=StreamRates(sweeps),
+        forecasts=RetentionForecasts(hw),
+        history=CachedHistory(hw),
+        sampler=Sampler(sweeps, metrics, max_series=settings.max_series, extras=extras),
+    )
+
+
 @asynccontextmanager
 async def _answering(
     settings: ApiSettings,
@@ -145,39 +172,22 @@ async def _answering(
     database: ServedDatabase | None,
 ) -> AsyncIterator[ApiService]:
     tails = Tails(hw, partial(metrics.change, "sse_tails"))
-    extras: list[Extra] = [] if database is None else [database.add_metrics]
-    if farm is not None:
-        extras.append(partial(_add_farm, farm))
-    watch = StoreWatch(hw)
-    facts = StoreFacts(watch, settings.store_url)
-    outbox = None if database is None else database.status
-    first_seen = FirstSeen(hw, writes=not settings.read_only)
-    alarms = AlarmWatch(watch, facts, first_seen, outbox=outbox, farm=farm)
-    extras.append(alarms.add_metrics)
-    sampler = Sampler(watch, metrics, max_series=settings.max_series, extras=extras)
-    jobs = ServerJobs(hw, [LetterJobKind(hw), ReplayKind(hw), ScrubKind(hw)])
+    watched = _watched(settings, hw, metrics, farm, database)
+    jobs = ServerJobs(hw)
     service = ApiService(
         Served(
-            hw,
-            settings.store_url,
-            settings.tokens,
-            writes,
-            TopicWrites(hw, writes),
-            tails,
-            document(ROUTES),
-            metrics,
-            sampler,
-            watch,
-            CachedHistory(hw),
-            StreamRates(watch),
-            RetentionForecasts(hw),
-            facts,
-            Scrubs(hw, jobs),
-            LetterJobs(hw, jobs),
-            Replays(hw, jobs),
-            alarms,
-            farm,
-            database,
+            hw=hw,
+            store_url=settings.store_url,
+            tokens=settings.tokens,
+            openapi=document(ROUTES),
+            metrics=metrics,
+            writes=writes,
+            topic_writes=TopicWrites(hw, writes),
+            tails=tails,
+            watched=watched,
+            jobs=StoreJobs(Scrubs(jobs), LetterJobs(jobs), Replays(jobs)),
+            farm=farm,
+            database=database,
         ),
         Router(ROUTES),
         read_only=settings.read_only,
@@ -186,15 +196,15 @@ async def _answering(
         guard=settings.guard,
     )
     async with AsyncExitStack() as opened:
-        opened.push_async_callback(watch.close)
-        opened.push_async_callback(facts.close)
-        opened.push_async_callback(alarms.close)
+        opened.push_async_callback(watched.sweeps.close)
+        opened.push_async_callback(watched.facts.close)
+        opened.push_async_callback(watched.alarms.close)
         if not settings.read_only:
             await opened.enter_async_context(_reporting(hw))
             await opened.enter_async_context(jobs.running())
         if settings.history and not settings.read_only:
             staged = None if database is None else database.staged
-            recorder = HistoryRecorder(watch, settings.history, staged)
+            recorder = HistoryRecorder(watched.sweeps, settings.history, staged)
             await opened.enter_async_context(recorder.recording())
         try:
             yield service

@@ -11,8 +11,8 @@ from headwater.errors import InvalidInput, UnknownConsumer
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.databases import ServedDatabase
-from headwater.serve.api.fields import Count, Offset, Start
 from headwater.serve.api.routes import Route
+from headwater.serve.fields import Count, Offset, Start
 from headwater.serve.http.messages import Refused
 from headwater.views.outboxes import (
     ConsumerDiscardedView,

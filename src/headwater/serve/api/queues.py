@@ -17,9 +17,9 @@ from headwater.queue.keys import MAX_PRIORITY, MAX_PUSH_MESSAGES
 from headwater.queue.types import QueueItem
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.derived import routes_of
-from headwater.serve.api.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds
 from headwater.serve.api.formats import value_of
 from headwater.serve.api.routes import Route
+from headwater.serve.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds
 from headwater.serve.letter_lists import ListedPage, messages_in_queue
 from headwater.views.overview import some_queues
 from headwater.views.queues import DeliveryView, QueueMessageView, QueueView

@@ -7,7 +7,7 @@ how far it is, so that nothing is written twice.
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,18 +16,15 @@ from headwater.errors import UnknownStream
 from headwater.kernel.declaring import Scope
 from headwater.log.replaying import Replayed, ReplayRequest, default_producer
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import Offset
 from headwater.serve.api.routes import Route
+from headwater.serve.fields import Offset
 from headwater.serve.http.messages import Refused
-from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs
+from headwater.serve.jobs.engine import HeldJob, JobKind, JobNote
 from headwater.serve.tokens import Grant
-from headwater.store.presence import NewJob, NotedJob
 from headwater.views.record import View
 
 if TYPE_CHECKING:
-    from headwater.aio_client import AsyncHeadwater
-
-_KIND: Final = "replay"
+    pass
 
 State = Literal["running", "stopping", "done", "stopped", "failed", "lost"]
 
@@ -100,17 +97,12 @@ class ReplayNote(JobNote, frozen=True, kw_only=True):
     missed: int = 0
 
 
-class ReplayKind:
+class Replays(JobKind[ReplayNote, ReplayView]):
     """Copies a range; the target knows how far, whoever continues."""
 
-    name = _KIND
-
-    def __init__(self, hw: AsyncHeadwater) -> None:
-        self._hw = hw
-
-    def read_note(self, note: bytes) -> ReplayNote:
-        """Return a note that a process has written; raises ValueError."""
-        return msgspec.json.decode(note, type=ReplayNote)
+    name = "replay"
+    note = ReplayNote
+    view = ReplayView
 
     async def run(self, job: HeldJob) -> bool:
         """Copy what the target has not got yet; returns whether it has all."""
@@ -125,7 +117,7 @@ class ReplayKind:
                 before.append(msgspec.structs.replace(job.note, written=written))
             job.note = _as_far(before[0], now)
 
-        done = await self._hw.replay(
+        done = await self.hw.replay(
             asked.source,
             asked.into,
             first=asked.first,
@@ -140,33 +132,17 @@ class ReplayKind:
             job.note = _as_far(before[0], done)
         return done.complete
 
-
-def _as_far(before: ReplayNote, now: Replayed) -> ReplayNote:
-    return msgspec.structs.replace(
-        before,
-        first=now.first,
-        last=now.last,
-        next=now.next,
-        written=before.written + now.written,
-        missed=before.missed + now.missed,
-    )
-
-
-class Replays:
-    """The replays of a store, in whichever process they are."""
-
-    def __init__(self, hw: AsyncHeadwater, jobs: ServerJobs) -> None:
-        self._hw = hw
-        self._jobs = jobs
-
     async def known(self, grant: Grant, source: str) -> list[ReplayView]:
         """Return the replays of a stream whose targets a token may read: those under way first."""
-        found = await self._jobs.known(_KIND, _shown)
-        return [one for one in found if one.source == source and grant.allows(Scope.READ, one.into)]
+        return [
+            replay
+            for replay in await self.jobs()
+            if replay.source == source and grant.allows(Scope.READ, replay.into)
+        ]
 
     async def start(self, who: str, asked: ReplayRequest) -> ReplayView:
         """Begin a replay, or continue with it; raises Refused, 409, for one that runs already."""
-        info = await self._hw.stream(asked.source).info()
+        info = await self.hw.stream(asked.source).info()
         if not info.exists:
             raise UnknownStream(asked.source)
         producer = asked.producer or default_producer(asked, info.created_ms)
@@ -191,27 +167,26 @@ class Replays:
             speed=asked.speed,
             producer=producer,
         )
-        note = msgspec.json.encode(ReplayNote(first=first, last=last, next=first))
-        job = msgspec.json.encode(asked._replace(producer=producer))
-        if not await self._jobs.start(NewJob(name, _KIND, view.to_json(), job, note)):
+        note = ReplayNote(first=first, last=last, next=first)
+        if not await self.begin(name, view, asked._replace(producer=producer), note):
             raise Refused(409, "this replay runs already; stop it first, or wait for its end")
         return view
 
-    async def stop(self, note: ReplayView) -> None:
-        """Stop a replay, in whichever process it is."""
-        await self._jobs.stop(note.replay)
 
-
-def _shown(job: NotedJob) -> ReplayView:
-    note = msgspec.json.decode(job.note, type=ReplayNote)
-    facts: dict[str, Any] = msgspec.structs.asdict(note)
-    facts["state"] = cast(State, job.shown_state(note.state))
-    return msgspec.structs.replace(ReplayView.from_json(job.head), **facts, noted_ms=job.noted_ms)
+def _as_far(before: ReplayNote, now: Replayed) -> ReplayNote:
+    return msgspec.structs.replace(
+        before,
+        first=now.first,
+        last=now.last,
+        next=now.next,
+        written=before.written + now.written,
+        missed=before.missed + now.missed,
+    )
 
 
 async def list_replays(call: ApiCall) -> ReplaysView:
     """Show the replays of a stream into those that the token may read, the newest first."""
-    return ReplaysView(replays=await call.served.replays.known(call.grant, call.name))
+    return ReplaysView(replays=await call.served.jobs.replays.known(call.grant, call.name))
 
 
 async def start_replay(call: ApiCall) -> ReplayView:
@@ -224,16 +199,15 @@ async def start_replay(call: ApiCall) -> ReplayView:
     """
     asked = call.body.asked(call.name)
     call.require(Scope.WRITE, asked.target)
-    return await call.served.replays.start(call.grant.holder, asked)
+    return await call.served.jobs.replays.start(call.grant.holder, asked)
 
 
 async def stop_replay(call: ApiCall) -> ReplaysView:
     """Stop a replay; what it has copied is kept."""
-    replays = call.served.replays
-    found = [one for one in (await list_replays(call)).replays if one.replay == call.names[1]]
-    if not found:
+    listed = (await list_replays(call)).replays
+    if not any(replay.replay == call.names[1] for replay in listed):
         raise Refused(404, "there is no such replay; GET lists those of the stream")
-    await replays.stop(found[0])
+    await call.served.jobs.replays.stop(call.names[1])
     return await list_replays(call)
 
 

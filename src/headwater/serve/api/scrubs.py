@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,24 +18,22 @@ from headwater.kernel.declaring import Scope
 from headwater.kernel.inputs import OwnName
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
-from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs
-from headwater.store.presence import NewJob, NotedJob
+from headwater.serve.jobs.engine import HeldJob, JobKind, JobNote
 from headwater.store.scrubbing import ScrubProgress, ScrubReport, StoreKind
 from headwater.views.record import View
 from headwater.views.scrubs import RepairView, ScrubView
 from headwater.whole_store.scrubbing import RepairReport
 
 if TYPE_CHECKING:
-    from headwater.aio_client import AsyncHeadwater
     from headwater.serve.api.calls import ApiCall
 
 SCRUBS: Final = OwnName("hw.scrubs")
-_KIND: Final = "scrub"
 # All scrubs are the same job, of which the store lets one run.
 _JOB: Final = "scrub"
 _KEPT: Final = 100
 # So many defects are noted; the others are counted.
 _MOST_DEFECTS: Final = 1000
+_UNDER_WAY: Final = ("running", "stopping", "lost")
 _State = Literal["running", "stopping", "done", "stopped", "failed", "lost"]
 
 
@@ -104,17 +102,12 @@ class _Asked(msgspec.Struct, frozen=True):
     repair: RepairBody | None = None
 
 
-class ScrubKind:
+class Scrubs(JobKind[ScrubNote, ScrubStateView]):
     """Reads all that is asked for, from the start, and keeps the report."""
 
-    name = _KIND
-
-    def __init__(self, hw: AsyncHeadwater) -> None:
-        self._hw = hw
-
-    def read_note(self, note: bytes) -> ScrubNote:
-        """Return a note that a process has written; raises ValueError."""
-        return msgspec.json.decode(note, type=ScrubNote)
+    name = "scrub"
+    note = ScrubNote
+    view = ScrubStateView
 
     async def run(self, job: HeldJob) -> bool:
         """Scrub or repair; returns whether it has come to the end."""
@@ -129,7 +122,7 @@ class ScrubKind:
             job.note = msgspec.structs.replace(
                 job.note, objects=ended.objects, bytes=ended.bytes, defects=ended.defects
             )
-            notes = self._hw.stream(SCRUBS)
+            notes = self.hw.stream(SCRUBS)
             await notes.write(ended.scrub, ended.to_json(), backlog=_KEPT)
         return report.complete
 
@@ -137,7 +130,7 @@ class ScrubKind:
         self, asked: _Asked, job: HeldJob, progress: Callable[[ScrubProgress], None]
     ) -> ScrubReport | RepairReport:
         if asked.repair is not None:
-            return await self._hw.repair(
+            return await self.hw.repair(
                 *asked.repair.names,
                 kinds=asked.repair.kinds,
                 dry_run=asked.repair.dry_run,
@@ -145,7 +138,7 @@ class ScrubKind:
                 stop=lambda: job.ending,
             )
         body = asked.scrub or ScrubBody()
-        return await self._hw.scrub(
+        return await self.hw.scrub(
             *body.names,
             kinds=body.kinds,
             rate_mb_s=body.rate_mb_s,
@@ -162,9 +155,9 @@ class ScrubKind:
             return msgspec.structs.replace(
                 note,
                 defects=len(report.repaired) + len(report.left),
-                repair=RepairView.of(shown, self._hw.store.where, dry_run=dry_run),
+                repair=RepairView.of(shown, self.hw.store.where, dry_run=dry_run),
             )
-        view = ScrubView.of(report, self._hw.store.where)
+        view = ScrubView.of(report, self.hw.store.where)
         beyond = max(len(view.defects) - _MOST_DEFECTS, 0)
         view = msgspec.structs.replace(
             view, defects=view.defects[:_MOST_DEFECTS], more=view.more + beyond
@@ -177,24 +170,16 @@ class ScrubKind:
             report=view,
         )
 
-
-class Scrubs:
-    """The scrub of a store, in whichever process it is, and the reports of those before."""
-
-    def __init__(self, hw: AsyncHeadwater, jobs: ServerJobs) -> None:
-        self._hw = hw
-        self._jobs = jobs
-
     async def state(self) -> ScrubsView:
         """Return what runs now, in any process, and what has ended last."""
-        jobs = await self._jobs.known(_KIND, _shown)
+        jobs = await self.jobs()
         running = next((one for one in jobs if one.state in _UNDER_WAY), None)
         failed = next((one for one in jobs if one.state == "failed"), None)
         return ScrubsView(running=running, last=failed or await self._last())
 
     async def _last(self) -> ScrubStateView | None:
         """Return the last report; one that is evicted meanwhile has one behind it."""
-        notes = self._hw.stream(SCRUBS)
+        notes = self.hw.stream(SCRUBS)
         last = (await notes.info()).last
         found = (await notes.read_from(last, 1)).messages if last else []
         if not found:
@@ -212,39 +197,19 @@ class Scrubs:
             who=who,
         )
         asked = _Asked(view, body if isinstance(body, ScrubBody) else None, repair)
-        note = msgspec.json.encode(ScrubNote())
-        job = NewJob(_JOB, _KIND, view.to_json(), msgspec.json.encode(asked), note)
-        if not await self._jobs.start(job):
+        if not await self.begin(_JOB, view, asked, ScrubNote()):
             raise Refused(409, "a scrub runs already; wait for its end, or stop it")
 
-    async def stop(self) -> None:
+    async def stop_running(self) -> None:
         """Have what runs stopped, in whichever process; raises Refused, 409, when nothing does."""
         if (await self.state()).running is None:
             raise Refused(409, "no scrub runs; there is nothing to stop")
-        await self._jobs.stop(_JOB)
-
-
-_UNDER_WAY: Final = ("running", "stopping", "lost")
-
-
-def _shown(job: NotedJob) -> ScrubStateView:
-    note = msgspec.json.decode(job.note, type=ScrubNote)
-    return msgspec.structs.replace(
-        ScrubStateView.from_json(job.head),
-        state=cast(_State, job.shown_state(note.state)),
-        kind=note.kind,
-        name=note.name,
-        objects=note.objects,
-        bytes=note.bytes,
-        defects=note.defects,
-        error=note.error,
-        noted_ms=job.noted_ms,
-    )
+        await self.stop(_JOB)
 
 
 async def get_scrub(call: ApiCall) -> ScrubsView:
     """Show the running scrub with its progress, and the report of the last one."""
-    return await call.served.scrubs.state()
+    return await call.served.jobs.scrubs.state()
 
 
 async def start_scrub(call: ApiCall) -> ScrubsView:
@@ -254,8 +219,8 @@ async def start_scrub(call: ApiCall) -> ScrubsView:
     runs another is refused. When its server ends, another process of the same store begins it
     again, or the next one that starts.
     """
-    await call.served.scrubs.start(call.grant.holder, call.body)
-    return await call.served.scrubs.state()
+    await call.served.jobs.scrubs.start(call.grant.holder, call.body)
+    return await call.served.jobs.scrubs.state()
 
 
 async def stop_scrub(call: ApiCall) -> ScrubsView:
@@ -263,8 +228,8 @@ async def stop_scrub(call: ApiCall) -> ScrubsView:
 
     What it has seen until then is its report, which says that it is not complete.
     """
-    await call.served.scrubs.stop()
-    return await call.served.scrubs.state()
+    await call.served.jobs.scrubs.stop_running()
+    return await call.served.jobs.scrubs.state()
 
 
 async def start_repair(call: ApiCall) -> ScrubsView:
@@ -273,8 +238,8 @@ async def start_repair(call: ApiCall) -> ScrubsView:
     Without `dry_run: false` nothing is changed, and its report says what would be. It is shown by
     GET /v1/store/scrub, and stopped, as a scrub is.
     """
-    await call.served.scrubs.start(call.grant.holder, call.body)
-    return await call.served.scrubs.state()
+    await call.served.jobs.scrubs.start(call.grant.holder, call.body)
+    return await call.served.jobs.scrubs.state()
 
 
 _PATH: Final = "/v1/store/scrub"

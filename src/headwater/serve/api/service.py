@@ -16,13 +16,13 @@ import msgspec
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.kernel.declaring import Scope
-from headwater.serve.api.audit import audited
 from headwater.serve.api.calls import ApiCall, Served, media_type
 from headwater.serve.api.formats import body_fault
 from headwater.serve.api.problems import problem_of, problem_of_refusal
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.routes import JSON, Answered, NoQuery, Route, Router
 from headwater.serve.api.waiting import WaitingCalls
+from headwater.serve.audit import audited
 from headwater.serve.http.authorization import check_grant, is_bearer, shown_grant
 from headwater.serve.http.cors import Cors, check_local
 from headwater.serve.http.faults import own_fault
@@ -176,7 +176,7 @@ class ApiService:
 
     def _work(self, call: ApiCall) -> Awaitable[Answered]:
         if call.route.scope is Scope.ADMIN:
-            return audited(call)
+            return _audited(call)
         return call.route.run(call)
 
     def _call(self, request: Request, request_id: str) -> ApiCall:
@@ -352,3 +352,24 @@ def _accepted(request: Request, route: Route) -> str:
             return wanted
     has = ", ".join(dict.fromkeys((default, *route.answers)))
     raise Refused(406, f"this is answered as {has}; accept one of them")
+
+
+def _audited(call: ApiCall) -> Awaitable[Answered]:
+    request, look = call.request, call.route.look
+    facts = {
+        "who": call.grant.holder,
+        "request_id": call.id,
+        "what": call.route.operation,
+        "method": request.method,
+        "path": request.path,
+        "query": request.query,
+    }
+
+    async def seen() -> Any:
+        return None if look is None else await look(call)
+
+    def shown(answered: Answered) -> Any:
+        return None if isinstance(answered, Reply | StreamedReply) else answered
+
+    tag = call.names[0] if call.names else ""
+    return audited(call.hw, tag, facts, call.body, seen, partial(call.route.run, call), shown)

@@ -54,7 +54,7 @@ async def get_openapi(call: ApiCall) -> Answered:
 
 async def get_metrics(call: ApiCall) -> Answered:
     """Return the metrics of the store and of all processes of this server, for Prometheus."""
-    return Reply(200, await call.served.sampler.page(), CONTENT_TYPE)
+    return Reply(200, await call.served.watched.sampler.page(), CONTENT_TYPE)
 
 
 async def get_doctor(call: ApiCall) -> msgspec.Struct:
@@ -65,8 +65,8 @@ async def get_doctor(call: ApiCall) -> msgspec.Struct:
 
 async def get_alarms(call: ApiCall) -> AlarmsView:
     """List what somebody should look at or do: the same as on the overview of the console."""
-    sample = await call.served.watch.whole(_EVERY_S)
-    found = await call.served.alarms.found(sample)
+    sample = await call.served.watched.sweeps.whole(_EVERY_S)
+    found = await call.served.watched.alarms.found(sample)
     return AlarmsView.of(call.hw.store.where, sample.now_ms, found)
 
 

@@ -19,10 +19,10 @@ from headwater.log.node import MAP, SCHEMA
 from headwater.serve.api import formats
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.derived import routes_of
-from headwater.serve.api.fields import BlockMs, Count, ListQuery, ReadCount, Start, WithHeaders
 from headwater.serve.api.formats import NewMessage, NewMessages
 from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Route
 from headwater.serve.api.tails import PIECE_BYTES, PIECE_MESSAGES, offset_behind
+from headwater.serve.fields import BlockMs, Count, ListQuery, ReadCount, Start, WithHeaders
 from headwater.serve.http.messages import StreamedReply
 from headwater.views.overview import some_streams
 from headwater.views.record import View

@@ -19,7 +19,7 @@ import msgspec
 
 from headwater.errors import InvalidInput, LostFuture
 from headwater.log.types import Message, Passage
-from headwater.serve.api.fields import MAX_DIGITS
+from headwater.serve.fields import MAX_DIGITS
 from headwater.views.streams import MessageView, OffsetsView
 
 if TYPE_CHECKING:

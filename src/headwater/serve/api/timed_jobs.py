@@ -14,8 +14,8 @@ from headwater.doors.catalogue import TIMED_JOB
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.derived import routes_of
-from headwater.serve.api.fields import ListQuery
 from headwater.serve.api.routes import Route
+from headwater.serve.fields import ListQuery
 from headwater.timed import operating
 from headwater.timed.operating import MOST_EVENTS
 from headwater.views.record import View

@@ -25,12 +25,12 @@ from headwater.log.types import Passage
 from headwater.serve.api import topic_reads
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.derived import opened, routes_of
-from headwater.serve.api.fields import MAX_DIGITS, BlockMs, ListQuery, ReadCount, WithHeaders
 from headwater.serve.api.formats import NewMessages
 from headwater.serve.api.routes import ARROW, EVENTS, NDJSON, Answered, Route
 from headwater.serve.api.streams import MOST_JSON, WriteQuery, given_entries, is_small
 from headwater.serve.api.tails import ALIVE, HELLO, PIECE_BYTES, PIECE_MESSAGES, check_seen
 from headwater.serve.api.topic_reads import gone, nothing_new, passages
+from headwater.serve.fields import MAX_DIGITS, BlockMs, ListQuery, ReadCount, WithHeaders
 from headwater.serve.http.messages import StreamedReply
 from headwater.views.overview import some_topics
 from headwater.views.record import View

@@ -49,7 +49,7 @@ async def store_charts(call: PageCall, worst: Sequence[Series]) -> list[Chart]:
     """Return the four charts of the overview; ``worst`` are the series that lag most."""
     step_s = step_of(call)
     wanted = [STORE, OUTBOX, *worst]
-    found = await call.served.history.points(wanted, step_s)
+    found = await call.served.watched.history.points(wanted, step_s)
     source, every_s = f"/charts?step={step_s}", _EVERY_S[step_s]
 
     def chart(name: str, title: str, unit: str, lines: list[ChartLine]) -> Chart:
@@ -124,7 +124,7 @@ async def channel_charts(call: PageCall, channel: str) -> list[Chart]:
 async def outbox_charts(call: PageCall) -> list[Chart]:
     """Return what is staged in the outbox over time, for how long, and how it is streamed."""
     step_s = step_of(call)
-    found = await call.served.history.points([OUTBOX], step_s)
+    found = await call.served.watched.history.points([OUTBOX], step_s)
     wanted: tuple[tuple[str, str, str, str, Callable[[Point], float]], ...] = (
         ("staged", "Staged rows", "messages", "staged", lambda one: one.lag),
         ("age", "Oldest staged row", "seconds", "oldest", lambda one: one.lag_s),
@@ -145,7 +145,7 @@ async def consumer_charts(call: PageCall, streams: Sequence[str], consumer: str)
     source, every_s = f"{consumer_link(consumer)}/charts?step={step_s}", _EVERY_S[step_s]
     reader, drawn = f"consumer:{consumer}", sorted(streams)[:_CHARTED]
     series: list[Series] = [("reader", stream, reader) for stream in drawn]
-    found = await call.served.history.points(series, step_s)
+    found = await call.served.watched.history.points(series, step_s)
     wanted: tuple[tuple[str, str, str, Callable[[Point], float]], ...] = (
         ("lag", "Waiting messages", "messages", lambda one: one.lag),
         ("rates", "Messages per second", "per s", lambda one: one.out_per_s),
@@ -159,7 +159,7 @@ async def consumer_charts(call: PageCall, streams: Sequence[str], consumer: str)
 
 async def _object_charts(call: PageCall, series: Series, page: str) -> list[Chart]:
     step_s = step_of(call)
-    found = await call.served.history.points([series], step_s)
+    found = await call.served.watched.history.points([series], step_s)
     source, every_s = f"{page}/charts?step={step_s}", _EVERY_S[step_s]
 
     def chart(name: str, title: str, unit: str, **lines: Callable[[Point], float]) -> Chart:

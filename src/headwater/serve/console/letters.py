@@ -240,7 +240,9 @@ async def show_dead(call: PageCall) -> Context:
     here = call.query.get("go", "")
     start = max(call.number("from", 0) or 0, 0)
     jobs = [
-        job for job in await call.served.letter_jobs.known() if may_see(call.grant, Scope.READ, job)
+        job
+        for job in await call.served.jobs.letters.known()
+        if may_see(call.grant, Scope.READ, job)
     ]
     return {
         "of_consumers": await consumers_with_letters(call),
@@ -489,7 +491,7 @@ def _filter_options(matching: LetterFilter) -> Iterator[object]:
 async def stop_letters(call: PageCall) -> Action:
     """Stop a job on dead letters, or take it back before it begins."""
     job = given(call, "job")
-    found = [one for one in await call.served.letter_jobs.known() if one.job == job]
+    found = [one for one in await call.served.jobs.letters.known() if one.job == job]
     if not found:
         raise InvalidInput("there is no such job; it may have ended long ago")
     waiting = found[0].state == "waiting"

@@ -217,9 +217,9 @@ class Console:
             "root": root,
             "place": place,
             "nav": NAVIGATION,
-            "dead_count": letters_seen(call.served.watch.latest, call.grant),
+            "dead_count": letters_seen(call.served.watched.sweeps.latest, call.grant),
             "store": call.served.hw.store.where if call.grant.widest else "",
-            "report": call.served.facts.report() if whole else None,
+            "report": call.served.watched.facts.report() if whole else None,
             "away": self._away(call) if status in (200, 503) else None,
             "holder": call.grant.holder,
             "read_only": call.read_only,
@@ -237,7 +237,7 @@ class Console:
 
     def _away(self, call: PageCall) -> str | None:
         """Return when the store last answered, if it does not now; empty if that is not known."""
-        watch = call.served.watch
+        watch = call.served.watched.sweeps
         if watch.missing is None:
             return None
         known = watch.latest.at > -float("inf")

@@ -12,7 +12,7 @@ from headwater.serve.connections import OpenConnections, allowed_connections
 from headwater.serve.http.connection import HttpConnection
 from headwater.serve.http.handler import Handler
 from headwater.serve.http.limits import HttpLimits
-from headwater.serve.processes import ServerProcess
+from headwater.serve.process import ServerProcess
 
 _BACKLOG: Final = 2048
 

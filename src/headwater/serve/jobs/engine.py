@@ -14,9 +14,10 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -27,6 +28,7 @@ from headwater.store import presence
 from headwater.store.call import Operation
 from headwater.store.faults import Refusal
 from headwater.store.presence import NewJob, NotedJob, TakenJob
+from headwater.views.record import View
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
@@ -58,20 +60,8 @@ class JobNote(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class JobKind(Protocol):
-    """What one kind of job does."""
-
-    name: str
-
-    def read_note(self, note: bytes) -> JobNote:
-        """Return a note that a process has written; raises ValueError."""
-
-    async def run(self, job: HeldJob) -> bool:
-        """Do the work from ``job.note`` on, and keep that up to date; returns whether all is done.
-
-        Ends early once ``job.ending``. Raises HeadwaterError, by which the job has failed, unless
-        the store may recover from it.
-        """
+Note = TypeVar("Note", bound=JobNote)
+Shown = TypeVar("Shown", bound=View)
 
 
 class HeldJob:
@@ -81,7 +71,7 @@ class HeldJob:
     """
 
     def __init__(
-        self, hw: AsyncHeadwater, kind: JobKind, taken: TakenJob, note: JobNote, asked_s: float
+        self, hw: AsyncHeadwater, kind: AnyKind, taken: TakenJob, note: JobNote, asked_s: float
     ) -> None:
         self.id = taken.id
         self.kind = kind
@@ -170,22 +160,11 @@ class HeldJob:
 class ServerJobs:
     """The jobs of a process, and what is known of those of others."""
 
-    def __init__(self, hw: AsyncHeadwater, kinds: Iterable[JobKind]) -> None:
-        self._hw = hw
-        self._kinds = {kind.name: kind for kind in kinds}
+    def __init__(self, hw: AsyncHeadwater) -> None:
+        self.hw = hw
+        self.kinds: dict[str, AnyKind] = {}
         self._me = secrets.token_hex(8)
         self._held: dict[str, tuple[HeldJob, asyncio.Task[None]]] = {}
-
-    async def known(self, kind: str, shown: Callable[[NotedJob], T]) -> list[T]:
-        """Return what is shown of the jobs of a kind: those under way, then the newest first.
-
-        One of another release, which ``shown`` cannot read and raises ValueError, is left out.
-        """
-        found = []
-        for job in await self._hw.store.run(presence.list_jobs(kind)):
-            with suppress(ValueError):
-                found.append(shown(job))
-        return found
 
     async def start(self, job: NewJob) -> bool:
         """Begin a job; False when it runs already. Raises Refused, 429, when there are many."""
@@ -194,14 +173,14 @@ class ServerJobs:
         if job.id in self._held:
             return False
         by, asked_s = f"{self._me}.{secrets.token_hex(4)}", time.monotonic()
-        taken = await self._hw.store.run(presence.begin_job(job, by, LEASE_MS))
+        taken = await self.hw.store.run(presence.begin_job(job, by, LEASE_MS))
         if taken is not None:
             self._hold(taken, asked_s)
         return taken is not None
 
     async def stop(self, job: str) -> None:
         """Stop a job, in whichever process it is; waits for its end when it is in this one."""
-        await self._hw.store.run(presence.stop_job(job))
+        await self.hw.store.run(presence.stop_job(job))
         if job in self._held:
             held, task = self._held[job]
             held.end(stop=True)
@@ -229,8 +208,8 @@ class ServerJobs:
 
     async def _take(self) -> bool:
         by, asked_s = f"{self._me}.{secrets.token_hex(4)}", time.monotonic()
-        kinds = tuple(self._kinds)
-        taken = await self._hw.store.run(presence.take_job(kinds, by, LEASE_MS))
+        kinds = tuple(self.kinds)
+        taken = await self.hw.store.run(presence.take_job(kinds, by, LEASE_MS))
         if taken is None:
             return False
         if taken.id in self._held:
@@ -247,8 +226,8 @@ class ServerJobs:
         return True
 
     def _hold(self, taken: TakenJob, asked_s: float) -> None:
-        kind = self._kinds[taken.kind]
-        job = HeldJob(self._hw, kind, taken, kind.read_note(taken.note), asked_s)
+        kind = self.kinds[taken.kind]
+        job = HeldJob(self.hw, kind, taken, kind.read_note(taken.note), asked_s)
         task = asyncio.create_task(self._drive(job))
         self._held[job.id] = (job, task)
         task.add_done_callback(lambda done: self._over(job.id, done))
@@ -301,6 +280,70 @@ class ServerJobs:
                 # The store does not answer; the lease of the job ends by itself.
                 task.cancel()
             await asyncio.wait(tasks)
+
+
+class JobKind(ABC, Generic[Note, Shown]):
+    """One kind of job: what its notes are, how it is shown, and what it does.
+
+    ``view`` is written when a job begins; later, fields of the note replace those of the same name.
+    """
+
+    name: ClassVar[str]
+    note: type[Note]
+    view: type[Shown]
+
+    def __init__(self, jobs: ServerJobs) -> None:
+        self.hw = jobs.hw
+        self._jobs = jobs
+        jobs.kinds[self.name] = self
+
+    @abstractmethod
+    async def run(self, job: HeldJob) -> bool:
+        """Do the work from ``job.note`` on, and keep that up to date; returns whether all is done.
+
+        Ends early once ``job.ending``. Raises HeadwaterError, by which the job has failed, unless
+        the store may recover from it.
+        """
+
+    def read_note(self, note: bytes) -> Note:
+        """Return a note that a process has written; raises ValueError."""
+        return msgspec.json.decode(note, type=self.note)
+
+    async def begin(self, job: str, view: Shown, asked: object, note: Note) -> bool:
+        """Begin a job; ``asked`` is what its process, and each that takes it over, is given.
+
+        Returns False when it runs already. Raises Refused, 429, when there are many.
+        """
+        asked_for, noted = msgspec.json.encode(asked), msgspec.json.encode(note)
+        return await self._jobs.start(NewJob(job, self.name, view.to_json(), asked_for, noted))
+
+    async def jobs(self) -> list[Shown]:
+        """Return what is known of the jobs: those under way, then the newest first.
+
+        One of another release, which this one cannot read, is left out.
+        """
+        views = []
+        for job in await self.hw.store.run(presence.list_jobs(self.name)):
+            with suppress(ValueError):
+                views.append(self._shown(job))
+        return views
+
+    async def stop(self, job: str) -> None:
+        """Stop a job, in whichever process it is."""
+        await self._jobs.stop(job)
+
+    def _shown(self, job: NotedJob) -> Shown:
+        note = self.read_note(job.note)
+        facts = {
+            field: fact
+            for field, fact in msgspec.structs.asdict(note).items()
+            if field in self.view.__struct_fields__
+        }
+        facts |= {"state": job.shown_state(note.state), "noted_ms": job.noted_ms}
+        return msgspec.structs.replace(self.view.from_json(job.head), **facts)
+
+
+AnyKind: TypeAlias = "JobKind[Any, Any]"
 
 
 def _failed(note: Any, error: BaseException) -> Any:

@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -26,12 +26,11 @@ from headwater.errors import InvalidInput, UnknownGroup
 from headwater.kernel.declaring import Scope
 from headwater.kernel.failures import ALL_LETTERS, LetterFilter
 from headwater.log.keys import MAX_OFFSET
-from headwater.serve.api.derived import GivenOffsets, RangeOfOffsets
-from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs
+from headwater.serve.fields import GivenOffsets, RangeOfOffsets
+from headwater.serve.jobs.engine import HeldJob, JobKind, JobNote
 from headwater.serve.tokens import Grant
 from headwater.store.call import Pace
 from headwater.store.letters import LetterAction, LetterBox
-from headwater.store.presence import NewJob, NotedJob
 from headwater.views import overview
 from headwater.views.record import View
 from headwater.whole_store.letters import letter_box
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 # So many letters are moved in one step at most.
 _STEP: Final = 500
 _MOST_NAMED: Final = 100_000
-_KIND: Final = "letters"
 _JobState = Literal["waiting", "running", "stopping", "done", "stopped", "failed", "lost"]
 
 
@@ -410,17 +408,12 @@ class _Asked(msgspec.Struct, frozen=True):
     allowed: tuple[str, ...] = ()
 
 
-class LetterJobKind:
+class LetterJobs(JobKind[LetterNote, LetterJobView]):
     """Moves dead letters, step by step; each step is noted."""
 
-    name = _KIND
-
-    def __init__(self, hw: AsyncHeadwater) -> None:
-        self._hw = hw
-
-    def read_note(self, note: bytes) -> LetterNote:
-        """Return a note that a process has written; raises ValueError."""
-        return msgspec.json.decode(note, type=LetterNote)
+    name = "letters"
+    note = LetterNote
+    view = LetterJobView
 
     async def run(self, job: HeldJob) -> bool:
         """Wait until it begins, then move letters; returns whether all is done."""
@@ -440,7 +433,7 @@ class LetterJobKind:
             grant = Grant("job", {Scope.ADMIN: asked.allowed})
             everywhere = partial(grant.allows, Scope.ADMIN)
         work = LetterWork(
-            self._hw, job, body.action, body.places, matching, body.rate_per_s, everywhere
+            self.hw, job, body.action, body.places, matching, body.rate_per_s, everywhere
         )
         while not job.ending and not work.is_done(job.note):
             job.note, rest_s = await work.step(job.note)
@@ -448,23 +441,14 @@ class LetterJobKind:
             await job.wait(rest_s)
         return work.is_done(job.note)
 
-
-class LetterJobs:
-    """The jobs on dead letters of a store, in whichever process they are."""
-
-    def __init__(self, hw: AsyncHeadwater, jobs: ServerJobs) -> None:
-        self._hw = hw
-        self._jobs = jobs
-
     async def known(self) -> list[LetterJobView]:
         """Return what is known of jobs: those under way, then the newest first."""
-        found = await self._jobs.known(_KIND, _shown)
-        return sorted(found, key=lambda job: (job.over, -job.begins_ms))
+        return sorted(await self.jobs(), key=lambda job: (job.over, -job.begins_ms))
 
     async def start(self, grant: Grant, body: LetterJobBody) -> LetterJobView:
         """Begin a job; raises Refused, 429, when this process has too many, and UnknownGroup."""
-        total = sum([await place.count(self._hw) for place in body.places])
-        seconds, microseconds = (await self._hw.store.command("TIME"))[0]
+        total = sum([await place.count(self.hw) for place in body.places])
+        seconds, microseconds = (await self.hw.store.command("TIME"))[0]
         now_ms = int(seconds) * 1000 + int(microseconds) // 1000
         note = LetterNote(state="waiting" if body.delay_ms else "running")
         view = LetterJobView(
@@ -479,27 +463,9 @@ class LetterJobs:
             begins_ms=now_ms + body.delay_ms,
             total=total,
         )
-        asked = msgspec.json.encode(_Asked(body, view.begins_ms, grant.patterns(Scope.ADMIN)))
-        head = view.to_json()
-        await self._jobs.start(NewJob(view.job, _KIND, head, asked, msgspec.json.encode(note)))
+        asked = _Asked(body, view.begins_ms, grant.patterns(Scope.ADMIN))
+        await self.begin(view.job, view, asked, note)
         return view
-
-    async def stop(self, job: LetterJobView) -> None:
-        """Stop a job, in whichever process it is."""
-        await self._jobs.stop(job.job)
-
-
-def _shown(job: NotedJob) -> LetterJobView:
-    note = msgspec.json.decode(job.note, type=LetterNote)
-    return msgspec.structs.replace(
-        LetterJobView.from_json(job.head),
-        state=cast(_JobState, job.shown_state(note.state)),
-        looked=note.looked,
-        done=note.done,
-        gone=note.gone,
-        error=note.error,
-        noted_ms=job.noted_ms,
-    )
 
 
 def may_see(grant: Grant, scope: Scope, job: LetterJobView) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from headwater.serve.connections import OpenConnections, allowed_connections
-from headwater.serve.processes import ServerProcess
+from headwater.serve.process import ServerProcess
 from headwater.serve.resp.connection import RespConnection
 from headwater.serve.resp.door import Door
 

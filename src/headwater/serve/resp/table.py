@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from functools import partial
 from typing import Any, Final
 
-from headwater.serve.resp.audit import audited
+from headwater.serve.audit import audited
 from headwater.serve.resp.commands import (
     RespCommand,
     Words,
@@ -61,8 +63,24 @@ def call_command(command: RespCommand, session: RespSession, words: Words) -> An
     if session.discarding and command.name not in ENDS_TRANSACTION:
         raise CommandRefused(f"'{command.name.lower()}' was not run, because MULTI was refused")
     session.last_command = command.name.lower()
-    found = command.handler(session, words)
-    return audited(session, command, words, found) if command.look is not None else found
+    reply = command.handler(session, words)
+    return reply if command.look is None else _audited(session, command, words, reply)
+
+
+def _audited(
+    session: RespSession, command: RespCommand, words: Words, work: Awaitable[Any]
+) -> Awaitable[Any]:
+    asked = [word.decode("utf-8", "replace") for word in words]
+    assert command.look is not None
+    facts = {
+        "who": "" if session.grant is None else session.grant.holder,
+        "request_id": f"resp-{session.id}-{session.door.commands}",
+        "what": command.name.lower(),
+        "method": "RESP",
+        "path": asked[1],
+    }
+    look = partial(command.look, session, words)
+    return audited(session.door.client, asked[1], facts, asked, look, lambda: work)
 
 
 def refusal(error: BaseException, words: Words) -> ErrorReply:

@@ -8,6 +8,7 @@ each can return the metrics of all; they outlive a process that is started again
 from __future__ import annotations
 
 import mmap
+import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -69,9 +70,12 @@ class ServerMetrics(RoshiMetrics):
         return own + page.text()
 
 
-def shared_memory(processes: int) -> memoryview[int]:
-    """Return memory for the metrics of this many processes, which stays shared across a fork."""
-    return memoryview(mmap.mmap(-1, processes * _PLACES * 8)).cast("q")
+def shared_memory(processes: int, file: int = -1) -> memoryview[int]:
+    """Return memory for the metrics of this many processes, which they share by a file."""
+    size = processes * _PLACES * 8
+    if file >= 0 and os.fstat(file).st_size < size:
+        os.ftruncate(file, size)
+    return memoryview(mmap.mmap(file, size)).cast("q")
 
 
 def _counters(totals: list[int]) -> Iterator[str]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
-from headwater.serve.processes import ServerProcess, check_processes, run_processes
+from headwater.serve.process import ServerProcess
 from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory
 from headwater.serve.timeline.service import Service
 from headwater.serve.tokens import Tokens
@@ -30,35 +32,42 @@ def timeline_tokens(token: str | None, read_token: str | None) -> Tokens:
 
 @dataclass(frozen=True, slots=True)
 class TimelineServer:
-    """A server of timelines: where it listens, by how many processes, and what it accepts.
+    """A server of timelines: where it listens, what it accepts, and of which farm they are.
 
-    A ``lenient`` one reads requests as Roshi does.
+    ``farm`` has the further arguments of ``AsyncFarm.open``. A ``lenient`` one reads requests as
+    Roshi does.
     """
 
     address: ListenAddress
     tokens: Tokens
-    workers: int
     limits: HttpLimits
+    instances: str
+    farm: Mapping[str, Any]
     lenient: bool = False
 
-    def run(self, open_farm: Callable[[], AsyncFarm], ready: Callable[[str], None]) -> None:
-        """Serve until SIGTERM or SIGINT; ``ready`` is called with the URL once it listens.
+    @property
+    def drain_ms(self) -> int:
+        """How long requests may take to end once it is told to stop."""
+        return self.limits.drain_ms
 
-        Raises InvalidInput, and what ``open_farm`` raises, before anything listens.
-        """
+    def bind(self) -> list[socket.socket]:
+        """Check what can be checked, and take the port; raises InvalidInput."""
         self.address.check(self.tokens, "--token")
-        check_processes(self.workers)
-        memory = shared_memory(self.workers)
-        # Opened once here, so that a mistake in the farm is reported, and by one process.
-        open_farm()
+        self._open_farm()
+        return [self.address.bind()]
 
-        async def serve(process: ServerProcess) -> None:
-            metrics = ServerMetrics(memory, process.number)
-            async with open_farm() as farm:
-                farm.report_to(metrics)
-                service = Service(farm, metrics, self.tokens, lenient=self.lenient)
-                await serve_http(process, service, self.limits)
+    def urls(self, sockets: Sequence[socket.socket]) -> list[str]:
+        """Return where it is served."""
+        return [url_of(bound, "http") for bound in sockets]
 
-        bound = self.address.bind()
-        url = url_of(bound, "http")
-        run_processes(self.workers, bound, serve, lambda: ready(url))
+    async def serve(self, process: ServerProcess) -> None:
+        """Serve in one process, until it is told to stop; all processes share their counts."""
+        memory = shared_memory(process.processes, process.counts)
+        metrics = ServerMetrics(memory, process.number)
+        async with self._open_farm() as farm:
+            farm.report_to(metrics)
+            service = Service(farm, metrics, self.tokens, lenient=self.lenient)
+            await serve_http(process, service, self.limits)
+
+    def _open_farm(self) -> AsyncFarm:
+        return AsyncFarm.open(self.instances, **self.farm)

@@ -113,7 +113,9 @@ async def stop_replay(call: PageCall) -> Action:
     stream, name = given(call, "stream"), given(call, "replay")
     call.check(stream)
     found = [
-        one for one in await call.served.replays.known(call.grant, stream) if one.replay == name
+        one
+        for one in await call.served.jobs.replays.known(call.grant, stream)
+        if one.replay == name
     ]
     if not found:
         raise InvalidInput(f"there is no replay {name!r} of {stream!r}")

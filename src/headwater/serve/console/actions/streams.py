@@ -17,12 +17,12 @@ from headwater.log.keys import stream_key
 from headwater.log.retention import preview
 from headwater.log.types import Retention, StreamInfo
 from headwater.metrics.alarms import CONSUMER
-from headwater.serve.api.fields import MAX_DIGITS
 from headwater.serve.console.actions.action import Action, cli_words, given, place_of
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import stream_link
 from headwater.serve.console.render import counted, number, policy, size
 from headwater.serve.console.spelling import action
+from headwater.serve.fields import MAX_DIGITS
 from headwater.serve.http.targets import path_part
 from headwater.views.overview import groups_of
 

@@ -62,7 +62,7 @@ async def consumers_with_letters(call: PageCall) -> list[ConsumerLetterCount]:
     A server without a database knows the consumers that are noted in the store.
     """
     if call.served.database is None:
-        known = consumer_letters(call.served.watch.latest)
+        known = consumer_letters(call.served.watched.sweeps.latest)
         return [one for one in known if call.grant.allows(Scope.READ, one.consumer)]
     there = (await call.served.database.status()).checkpoints
     seen = [one for one in there if call.grant.allows(Scope.READ, one.consumer)]

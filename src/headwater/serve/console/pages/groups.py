@@ -11,7 +11,7 @@ from headwater.errors import UnknownGroup
 from headwater.kernel.declaring import Scope
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.inspecting import group_ruler
-from headwater.serve.api.audit import AUDIT
+from headwater.serve.audit import AUDIT
 from headwater.serve.console.bounded_reads import each_message
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import group_charts
@@ -72,7 +72,7 @@ async def show_group(call: PageCall) -> Context:
 async def rate_of(call: PageCall, stream: str, group: str) -> float | None:
     """Return how many messages a second a group has done in the last ten minutes; None unknown."""
     series = ("group", stream, group)
-    found = await call.served.history.points([series], 10, 600)
+    found = await call.served.watched.history.points([series], 10, 600)
     rates = [one.out_per_s for one in found.series.get(series, []) if one is not None]
     return sum(rates) / len(rates) if rates else None
 

@@ -31,16 +31,16 @@ async def show_overview(call: PageCall) -> Context:
     sample = await sampled(call)
     whole = call.grant.everywhere(Scope.READ)
     # While the store does not answer, what was known of it is shown, and it is asked for nothing.
-    there = call.served.watch.missing is None
-    facts = await call.served.facts.servers() if whole and there else None
-    report = call.served.facts.report() if whole else None
-    processes = await call.served.alarms.processes() if whole else []
+    there = call.served.watched.sweeps.missing is None
+    facts = await call.served.watched.facts.servers() if whole and there else None
+    report = call.served.watched.facts.report() if whole else None
+    processes = await call.served.watched.alarms.processes() if whole else []
     rows = lagging(sample)
     # What renews itself beside the charts asks for the rest of the page only.
     drawn = there and call.query.get("part") != "now"
     charts = await store_charts(call, worst_of(rows)) if drawn else []
     sparks = await _sparks(call, rows[:_SPARKS]) if there else {}
-    alarms = gathered(await call.served.alarms.found(sample, whole=whole))
+    alarms = gathered(await call.served.watched.alarms.found(sample, whole=whole))
     return {
         "alarms": [(one, link_of(one), _button(call, one)) for one in alarms],
         "link_of": link_of,
@@ -58,9 +58,9 @@ async def show_overview(call: PageCall) -> Context:
         "facts": facts,
         "report": report,
         "processes": processes,
-        "checks": await call.served.facts.past_checks() if whole and there else None,
-        "kept": await call.served.history.kept() if whole and there else None,
-        "sampled_s": call.served.watch.clock() - sample.at,
+        "checks": await call.served.watched.facts.past_checks() if whole and there else None,
+        "kept": await call.served.watched.history.kept() if whole and there else None,
+        "sampled_s": call.served.watched.sweeps.clock() - sample.at,
     }
 
 
@@ -74,7 +74,7 @@ async def _sparks(call: PageCall, rows: list[Lagging]) -> dict[Series, str]:
     wanted = [row.series for row in rows]
     if not wanted:
         return {}
-    found: SpacedPoints = await call.served.history.points(
+    found: SpacedPoints = await call.served.watched.history.points(
         wanted, 1, _SPARK_SPAN_S, fresh_s=_SPARK_FRESH_S
     )
     return {

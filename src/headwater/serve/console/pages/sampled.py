@@ -17,7 +17,7 @@ _EVERY_S: Final = 2.0
 
 async def sampled(call: PageCall) -> StoreSample:
     """Return the newest sample that is whole; raises an error while the store does not answer."""
-    sample = await call.served.watch.whole(_EVERY_S)
+    sample = await call.served.watched.sweeps.whole(_EVERY_S)
     if call.grant.everywhere(Scope.READ):
         return sample
 

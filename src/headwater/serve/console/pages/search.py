@@ -139,7 +139,7 @@ async def _outside(call: PageCall) -> AsyncIterator[tuple[str, Iterable[Hit]]]:
     if call.served.farm is not None:
         instances = await call.served.farm.status()
         yield "Timelines", [Hit(one.instance, "/timelines") for one in instances]
-    processes = await call.served.facts.processes()
+    processes = await call.served.watched.facts.processes()
     yield (
         "Processes",
         [

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from headwater.kernel.declaring import Scope
-from headwater.serve.api.audit import AUDIT
+from headwater.serve.audit import AUDIT
 from headwater.serve.console.bounded_reads import each_message
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.links import query
@@ -64,7 +64,7 @@ async def show_processes(call: PageCall) -> Context:
     """Show the processes that report themselves: servers, and applications with their parts."""
     if not call.grant.everywhere(Scope.READ):
         raise Refused(403, "this concerns the whole store; sign in with a token for all names (*)")
-    return {"processes": await call.served.facts.processes()}
+    return {"processes": await call.served.watched.facts.processes()}
 
 
 async def show_store(call: PageCall) -> Context:

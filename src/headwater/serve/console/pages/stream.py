@@ -46,13 +46,15 @@ async def frame(call: PageCall, info: StreamInfo, tab: str) -> Context:
     tabs += [("Storage", "/storage"), ("Settings", "/settings")]
     tabs += [("Write", "/write")] if may_write else []
     tabs += [("Replay", "/replay")]
-    groups = [row.group for row in call.served.watch.latest.groups if row.stream == info.name]
-    forecast = await call.served.forecasts.of(info, groups)
+    groups = [
+        row.group for row in call.served.watched.sweeps.latest.groups if row.stream == info.name
+    ]
+    forecast = await call.served.watched.forecasts.of(info, groups)
     return {
         "info": info,
         "tabs": tabs,
         "tab": tab,
-        "rate": call.served.stream_rates.of(info.name),
+        "rate": call.served.watched.rates.of(info.name),
         "forecast": forecast and forecast_words(forecast),
         "may_admin": may_admin,
         "may_write": may_write,
@@ -176,7 +178,7 @@ async def show_stream_replay(call: PageCall) -> Context:
     return (await frame(call, info, "Replay")) | {
         "first": first,
         "last": last,
-        "replays": await call.served.replays.known(call.grant, info.name),
+        "replays": await call.served.jobs.replays.known(call.grant, info.name),
         "export": [
             ("CLI", cli_words(*read)),
             ("curl", shlex.join(["curl", "-H", ask, f"{path}&count={count}"])),

@@ -14,5 +14,5 @@ async def show_streams(call: PageCall) -> Context:
     groups: dict[str, list[GroupInfo]] = {}
     for row in await call.hw.store.run(overview.groups_of(streams)):
         groups.setdefault(row.stream, []).append(row.group)
-    rates = {name: call.served.stream_rates.of(name) for name in names}
+    rates = {name: call.served.watched.rates.of(name) for name in names}
     return {"streams": streams, "groups": groups, "rates": rates, "part": part}

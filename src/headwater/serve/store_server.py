@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from headwater.serve.http.handler import Handler
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, is_loopback, url_of
-from headwater.serve.processes import ServerProcess, check_processes, run_processes
+from headwater.serve.process import ServerProcess
 from headwater.serve.resp.door import Door
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.server import serve_resp
@@ -44,7 +44,7 @@ class RespListening(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreServer:
-    """A server of a store: where it listens, by how many processes, and what it accepts.
+    """A server of a store: where it listens, and what it accepts.
 
     ``requests_per_s`` is what each token may ask for of each process; 0 is no limit. Browsers let
     pages of the ``origins`` ask. With ``resp``, clients of Redis are served there, too. The
@@ -55,7 +55,6 @@ class StoreServer:
     store_url: str | None
     address: ListenAddress
     tokens: Tokens
-    workers: int
     limits: HttpLimits
     read_only: bool = False
     requests_per_s: int = 0
@@ -82,26 +81,29 @@ class StoreServer:
             history=self.history,
         )
 
-    def run(self, ready: Callable[..., None]) -> None:
-        """Serve until SIGTERM or SIGINT; ``ready`` is called with the URLs once it listens.
+    @property
+    def drain_ms(self) -> int:
+        """How long requests may take to end once it is told to stop."""
+        resp = 0 if self.resp is None else self.resp.limits.drain_ms
+        return max(self.limits.drain_ms, resp)
 
-        Raises InvalidInput before anything listens.
+    def bind(self) -> list[socket.socket]:
+        """Check what can be checked, and take the ports.
+
+        Raises InvalidInput, DatabaseUnreachable and ExtraMissing before anything listens.
         """
-        self.address.check(self.tokens)
-        check_processes(self.workers)
-        # A mistake is reported once, before there are processes.
+        doors = [self.address] if self.resp is None else [self.address, self.resp.address]
+        for address in doors:
+            address.check(self.tokens)
         self._settings.check()
-        also: tuple[socket.socket, ...] = ()
-        if self.resp is not None:
-            self.resp.address.check(self.tokens)
-            also = (self.resp.address.bind(),)
         if self.tls is None:
             self._warn_of_clear_text()
-        bound = self.address.bind()
-        urls = [url_of(bound, "https" if self.tls else "http")]
-        urls += [url_of(one, "rediss" if self.tls else "redis") for one in also]
-        serve = partial(self.serve, counts=shared_counts(self.workers))
-        run_processes(self.workers, bound, serve, lambda: ready(*urls), also)
+        return [address.bind() for address in doors]
+
+    def urls(self, sockets: Sequence[socket.socket]) -> list[str]:
+        """Return where it is served over HTTP, and then over RESP if it is."""
+        schemes = ("https", "rediss") if self.tls else ("http", "redis")
+        return [url_of(bound, scheme) for bound, scheme in zip(sockets, schemes, strict=False)]
 
     def _warn_of_clear_text(self) -> None:
         doors = (self.address,) if self.resp is None else (self.address, self.resp.address)
@@ -113,8 +115,9 @@ class StoreServer:
                 " and ".join(dict.fromkeys(wide)),
             )
 
-    async def serve(self, process: ServerProcess, *, counts: memoryview[int] | None = None) -> None:
+    async def serve(self, process: ServerProcess) -> None:
         """Serve in one process, until it is told to stop; all processes share their counts."""
+        counts = shared_counts(process.processes, process.counts)
         metrics = OperationMetrics(counts, process.number)
         with also_installed(metrics):
             async with (

@@ -85,6 +85,20 @@ def scores_of(given: list[ScoredBody]) -> dict[str | bytes, float]:
     return scores
 
 
+class RangeOfOffsets(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A range of offsets, both ends included."""
+
+    first: Offset
+    last: Offset
+
+
+# Not pairs for ranges: msgspec 0.22 crashes on unions of numbers with bounds and tuples.
+GivenOffsets: TypeAlias = Annotated[
+    list[Offset | RangeOfOffsets],
+    Meta(max_length=10_000, description="Offsets, and ranges of them."),
+]
+
+
 class ListQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Which part of a list: names that begin with ``prefix``, after one, and how many."""
 
