@@ -36,7 +36,7 @@ from headwater.serve.api.problems import status_of
 from headwater.serve.api.table import ROUTES
 from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.calls import PageCall
-from headwater.serve.resp.faults import error_reply
+from headwater.serve.resp.replies import error_reply
 from headwater.serve.resp.table import COMMANDS
 from headwater.serve.tokens import Grant
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 
-from headwater.serve.resp import faults
+from headwater.serve.resp import replies
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.table import COMMANDS
 from tests.support.pages import ROOT
@@ -20,9 +20,9 @@ def test_the_reference_has_every_command() -> None:
 
 def test_the_reference_has_every_code_of_an_error() -> None:
     stated = re.findall(r"^\| `([A-Z-]+)` \|", PAGE.split("## Errors")[1], flags=re.MULTILINE)
-    assert tuple(stated) == faults.ERROR_CODES
-    described = re.findall(r"^ *([A-Z-]+)  +", faults.__doc__ or "", flags=re.MULTILINE)
-    assert tuple(described) == faults.ERROR_CODES
+    assert tuple(stated) == replies.ERROR_CODES
+    described = re.findall(r"^ *([A-Z-]+)  +", replies.__doc__ or "", flags=re.MULTILINE)
+    assert tuple(described) == replies.ERROR_CODES
 
 
 def test_the_reference_has_every_limit() -> None:

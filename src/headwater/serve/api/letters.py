@@ -36,7 +36,7 @@ from headwater.serve.jobs.letters import (
     letter_filter,
     may_see,
 )
-from headwater.serve.letter_lists import letters_of
+from headwater.serve.listing import letters_of
 from headwater.views.queues import DiscardedView, QueueMessageView, QueueRedrivenView
 from headwater.views.record import View
 from headwater.views.streams import (

@@ -19,9 +19,9 @@ from headwater.kernel.headers import LIST_BYTES, bytes_of
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.links import group_link, query, queue_link
-from headwater.serve.console.pages.consumers import consumers_with_letters
-from headwater.serve.console.positions import moment_of
+from headwater.serve.console.pages.readers import consumers_with_letters
 from headwater.serve.console.render import number
+from headwater.serve.console.ruler import moment_of
 from headwater.serve.console.values import cut
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.letters import LetterHolder, LetterSweep, SweepPlace, may_see

@@ -16,8 +16,8 @@ from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.resp.arguments import Arguments, int_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.derived import commands_of
-from headwater.serve.resp.faults import CommandRefused, syntax_error
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.door import RespSession
+from headwater.serve.resp.replies import CommandRefused, syntax_error
 
 # ── Icks ──────────────────────────────────────────────────────────────────────────────────────────
 

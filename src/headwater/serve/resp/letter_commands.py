@@ -14,14 +14,14 @@ from headwater.kernel.declaring import Scope
 from headwater.kernel.failures import LetterFilter
 from headwater.log.types import DeadLetter, TopicDeadLetter
 from headwater.queue.types import QueueItem
-from headwater.serve.letter_lists import letters_of
+from headwater.serve.listing import letters_of
 from headwater.serve.resp.arguments import Arguments, int_of, span_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.derived import Look, spelled_reply
-from headwater.serve.resp.faults import syntax_error
+from headwater.serve.resp.door import RespSession
 from headwater.serve.resp.group_commands import look_at_group
 from headwater.serve.resp.queue_commands import qstats
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.replies import syntax_error
 from headwater.serve.resp.topic_commands import look_at_topic_group
 
 LETTERS: Final = 100

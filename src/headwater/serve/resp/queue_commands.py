@@ -9,12 +9,12 @@ from headwater.errors import UnknownQueue
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.queue.types import Delivery, State
-from headwater.serve.letter_lists import messages_in_queue
+from headwater.serve.listing import messages_in_queue
 from headwater.serve.resp.arguments import Arguments, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.derived import commands_of, spelled_reply
-from headwater.serve.resp.faults import CommandRefused, syntax_error
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.door import RespSession
+from headwater.serve.resp.replies import CommandRefused, syntax_error
 
 # One call of the store takes at most this many.
 MOST_POPPED: Final = 1000

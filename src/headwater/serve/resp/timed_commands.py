@@ -8,7 +8,7 @@ from headwater.doors.catalogue import TIMED_JOB
 from headwater.serve.resp.arguments import text_of
 from headwater.serve.resp.commands import Words
 from headwater.serve.resp.derived import commands_of, spelled_reply
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.door import RespSession
 from headwater.timed import operating
 
 
