@@ -17,7 +17,7 @@ from headwater import Headwater
 from headwater.kernel.declaring import Scope
 from headwater.serve.console.pages.table import PAGES
 from headwater.serve.console.service import Console
-from headwater.serve.token_file import TokenFile, add_token
+from headwater.serve.tokens import TokenFile, add_token
 from tests.support.api import Answer, ApiClient, ApiServer
 from tests.support.console import Filled, path_of, send
 from tests.support.stores import Stores

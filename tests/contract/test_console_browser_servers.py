@@ -14,7 +14,7 @@ from starlette.routing import Mount
 import headwater
 from headwater.serve import Grant, Scope, asgi_app
 from headwater.serve.console.service import Console
-from headwater.serve.token_file import TokenFile, add_token
+from headwater.serve.tokens import TokenFile, add_token
 from tests.support.api import ApiServer
 from tests.support.asgi import under_uvicorn
 from tests.support.browser import Tab, serious_faults

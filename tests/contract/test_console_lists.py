@@ -14,7 +14,7 @@ import headwater
 from headwater import Headwater
 from headwater.metrics.exposition import Page
 from headwater.metrics.sampler import add_channel
-from headwater.serve.console.pages.lists import score_time
+from headwater.serve.console.pages.queues import score_time
 from headwater.serve.console.service import Console
 from tests.support.api import ApiClient, ApiServer
 from tests.support.channels import facts

@@ -19,7 +19,7 @@ from headwater import Headwater
 from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.pages.table import PAGES
 from headwater.serve.console.service import Console
-from headwater.serve.http.targets import path_part
+from headwater.serve.http.messages import path_part
 from tests.support.api import ApiClient, ApiServer
 from tests.support.browser import Tab
 from tests.support.console import ICK, TYPED, Filled, path_of, send

@@ -21,7 +21,7 @@ from headwater.metrics.sweeps import StoreSample
 from headwater.serve.console.pages.lagging import lagging
 from headwater.serve.console.pages.table import SOURCES
 from headwater.serve.console.service import Console
-from headwater.serve.token_file import TokenFile, add_token
+from headwater.serve.tokens import TokenFile, add_token
 from headwater.views.overview import StreamGroup
 from tests.support.api import ApiServer
 from tests.support.console import EVIL

@@ -16,7 +16,7 @@ from headwater import Headwater
 from headwater.kernel import instrument
 from headwater.kernel.declaring import Scope
 from headwater.serve.console.service import Console
-from headwater.serve.token_file import TokenFile, add_token
+from headwater.serve.tokens import TokenFile, add_token
 from headwater.spark.queries.notes import NotedQuery, note
 from headwater.timed.runner import TimedRunner
 from tests.support.api import ApiServer

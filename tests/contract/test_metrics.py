@@ -22,8 +22,7 @@ from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.metrics.sampler import Sampler
 from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.http.limits import HttpLimits
-from headwater.serve.listening import ListenAddress
-from headwater.serve.process import ServerProcess
+from headwater.serve.listening import ListenAddress, ServerProcess
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.store_server import RespListening, StoreServer
 from headwater.serve.tokens import Tokens

@@ -13,7 +13,7 @@ import headwater
 from headwater.kernel.declaring import Scope
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.table import COMMANDS
-from headwater.serve.token_file import TokenFile, add_token, remove_token
+from headwater.serve.tokens import TokenFile, add_token, remove_token
 from tests.support.resp import RawClient, RespServer
 from tests.support.servers import until
 from tests.support.stores import Stores

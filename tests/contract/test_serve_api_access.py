@@ -14,7 +14,7 @@ import pytest
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.routes import EVENTS, Route
 from headwater.serve.api.table import ROUTES
-from headwater.serve.token_file import TokenFile, add_token
+from headwater.serve.tokens import TokenFile, add_token
 from tests.support.api import ApiServer, messages_of
 from tests.support.stores import Stores
 

@@ -13,7 +13,7 @@ import headwater
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.routes import Route
 from headwater.serve.api.table import ROUTES
-from headwater.serve.token_file import TokenFile, add_token
+from headwater.serve.tokens import TokenFile, add_token
 from tests.support.api import ApiClient, ApiServer
 from tests.support.blocking import Loop
 from tests.support.farms import one_each, replicas

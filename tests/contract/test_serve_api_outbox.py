@@ -17,8 +17,7 @@ from headwater.outbox import Consumer, Outbox, Streamer
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
 from headwater.serve.store_server import StoreServer
-from headwater.serve.token_file import TokenFile, add_token
-from headwater.serve.tokens import Tokens
+from headwater.serve.tokens import TokenFile, Tokens, add_token
 from tests.support.api import ApiClient, ApiServer, messages_of, serving
 from tests.support.consumer_letters import Fixable, noted
 from tests.support.consumers import create_tables, drain, writes

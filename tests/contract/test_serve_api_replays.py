@@ -13,7 +13,7 @@ import pytest
 import headwater
 from headwater import Headwater
 from headwater.kernel.declaring import Scope
-from headwater.serve.token_file import TokenFile, add_token
+from headwater.serve.tokens import TokenFile, add_token
 from tests.support.api import ApiClient, ApiServer
 from tests.support.servers import until
 from tests.support.stores import Stores

@@ -22,7 +22,7 @@ from headwater.log.keys import MAX_BATCH_MESSAGES
 from headwater.queue.keys import MAX_PUSH_MESSAGES
 from headwater.serve.api.formats import MAX_ARROW_BATCHES, entries_of_lines, table_of_arrow
 from headwater.serve.api.table import ROUTES
-from headwater.serve.http.cors import Cors
+from headwater.serve.http.authorization import Cors
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Refused
 from headwater.serve.listening import parse_address

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headwater.kernel.declaring import Scope
-from headwater.serve.token_file import TokenFile, add_token
+from headwater.serve.tokens import TokenFile, add_token
 from headwater.timeline import Farm
 from tests.support.api import ApiClient, ApiServer
 from tests.support.farms import DEAD, one_each, replicas

@@ -15,8 +15,7 @@ import pytest
 
 import headwater
 import headwater.aio
-from headwater.serve.stream_writes import StreamWrites
-from headwater.serve.topic_writes import TopicWrites
+from headwater.serve.batching import StreamWrites, TopicWrites
 from tests.support.api import ApiClient, ApiServer
 from tests.support.stores import Stores
 

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from headwater import InvalidInput
 from headwater.serve import Grant, Scope, asgi_app
-from headwater.serve.token_file import add_token
+from headwater.serve.tokens import add_token
 from tests.support.api import ApiClient, messages_of
 from tests.support.asgi import JSON_HEADERS, Exchange, lifespan_of, under_uvicorn
 from tests.support.stores import Stores

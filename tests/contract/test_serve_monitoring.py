@@ -25,8 +25,7 @@ from headwater.outbox import Outbox
 from headwater.serve.listening import ListenAddress
 from headwater.serve.monitoring import monitored, store_ready
 from headwater.serve.readiness import store_missing
-from headwater.serve.token_file import add_token
-from headwater.serve.tokens import Tokens
+from headwater.serve.tokens import Tokens, add_token
 from headwater.workers.queue_worker import QueueWorker
 from tests.support.commands import PROGRAM
 from tests.support.servers import Server, until

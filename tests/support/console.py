@@ -16,7 +16,7 @@ from headwater.outbox import Consumer
 from headwater.serve.api.letter_jobs import LetterJobView
 from headwater.serve.api.letters import MatchingBody
 from headwater.serve.api.replays import ReplayNote, ReplayView
-from headwater.serve.http.targets import path_part
+from headwater.serve.http.messages import path_part
 from headwater.serve.jobs.engine import JobNote
 from headwater.serve.jobs.letter_work import LetterNote, LetterPlace
 from headwater.spark.queries.notes import NotedQuery, note

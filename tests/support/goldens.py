@@ -36,7 +36,7 @@ from headwater.serve.api.problems import status_of
 from headwater.serve.api.table import ROUTES
 from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.calls import PageCall
-from headwater.serve.resp.faults import error_reply
+from headwater.serve.resp.replies import error_reply
 from headwater.serve.resp.table import COMMANDS
 from headwater.serve.tokens import Grant
 
@@ -258,8 +258,7 @@ async def _prepared(name: str, form: _Form) -> Any:
     served = _StandIn(
         hw=_StandIn(store=_StandIn(rows=[place], points=_StandIn())),
         database=_StandIn(checkpoints=_StandIn(rows=[position])),
-        letter_jobs=_StandIn(rows=[job]),
-        replays=_StandIn(rows=[job]),
+        jobs=_StandIn(letters=_StandIn(rows=[job]), replays=_StandIn(rows=[job])),
     )
     grant = Grant("ops", {Scope.ADMIN: ["*"]})
     make_call: Any = PageCall

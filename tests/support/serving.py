@@ -12,8 +12,7 @@ from typing import Self
 
 import uvloop
 
-from headwater.serve.listening import ListenAddress
-from headwater.serve.process import Serve, ServerProcess
+from headwater.serve.listening import ListenAddress, Serve, ServerProcess
 
 
 class ServerThread:

@@ -9,10 +9,9 @@ import json
 import threading
 from typing import Any, NamedTuple, Self
 
+from headwater.serve.http.connection import serve_http
 from headwater.serve.http.limits import HttpLimits
-from headwater.serve.http.server import serve_http
-from headwater.serve.listening import ListenAddress
-from headwater.serve.process import ServerProcess
+from headwater.serve.listening import ListenAddress, ServerProcess
 from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory
 from headwater.serve.timeline.service import Service
 from headwater.serve.tokens import Tokens

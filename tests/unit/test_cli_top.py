@@ -21,8 +21,7 @@ from headwater.log.inspecting import GroupRuler, PendingRange
 from headwater.metrics.alarms import AlarmFacts, alarms_of
 from headwater.metrics.history import Point
 from headwater.metrics.sweeps import StoreSample
-from headwater.serve.console.pages.alarms import gathered
-from headwater.serve.console.pages.lagging import lagging
+from headwater.serve.console.pages.lagging import gathered, lagging
 from headwater.serve.console.ruler import Segment, draw, window_of
 from headwater.store.doctor import DoctorReport, Finding
 from headwater.views.overview import StreamGroup

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from headwater.serve.console.positions import moment_of, steps_of
 from headwater.serve.console.render import age
+from headwater.serve.console.ruler import moment_of, steps_of
 from headwater.serve.console.values import line, payload, visible
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from headwater.serve.resp import faults
+from headwater.serve.resp import replies
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.table import COMMANDS
 from tests.support.pages import ROOT
@@ -23,9 +23,9 @@ def test_the_reference_has_every_command(group: str) -> None:
 
 def test_the_reference_has_every_code_of_an_error() -> None:
     stated = re.findall(r"^\| `([A-Z-]+)` \|", PAGE.split("## Errors")[1], flags=re.MULTILINE)
-    assert tuple(stated) == faults.ERROR_CODES
-    described = re.findall(r"^ *([A-Z-]+)  +", faults.__doc__ or "", flags=re.MULTILINE)
-    assert tuple(described) == faults.ERROR_CODES
+    assert tuple(stated) == replies.ERROR_CODES
+    described = re.findall(r"^ *([A-Z-]+)  +", replies.__doc__ or "", flags=re.MULTILINE)
+    assert tuple(described) == replies.ERROR_CODES
 
 
 def test_the_reference_has_every_limit() -> None:

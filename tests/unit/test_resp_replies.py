@@ -16,21 +16,21 @@ from headwater.log import node
 from headwater.log.node import PackedRun, PlainRun, Run
 from headwater.log.reading import FoundRuns
 from headwater.log.types import Message
-from headwater.serve.resp.faults import ERROR_CODES, CommandRefused, error_reply
-from headwater.serve.resp.message_replies import (
+from headwater.serve.resp.commands import arguments_of
+from headwater.serve.resp.replies import (
+    ERROR_CODES,
+    OK,
+    CommandRefused,
+    ErrorReply,
     MessageForm,
+    StatusReply,
+    Verbatim,
     encode_array,
+    encode_reply,
+    error_reply,
     spell_messages,
     spell_runs,
 )
-from headwater.serve.resp.replies import (
-    OK,
-    ErrorReply,
-    StatusReply,
-    Verbatim,
-    encode_reply,
-)
-from headwater.serve.resp.syntax import arguments_of
 from headwater.serve.resp.table import COMMANDS
 
 plain = st.one_of(

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headwater.serve.http.messages import Refused
-from headwater.serve.http.targets import name_of_part, path_part
+from headwater.serve.http.messages import Refused, name_of_part, path_part
 
 # What the standard of URLs calls a single-dot or a double-dot path segment.
 STEP = re.compile(r"(\.|%2e){1,2}", re.IGNORECASE)

@@ -14,8 +14,15 @@ from headwater.kernel.declaring import Scope
 from headwater.serve.http.authorization import authorize
 from headwater.serve.http.messages import Refused
 from headwater.serve.listening import ListenAddress
-from headwater.serve.token_file import LOOK_S, TokenFile, add_token, read_entries, remove_token
-from headwater.serve.tokens import EVERYBODY, Grant
+from headwater.serve.tokens import (
+    EVERYBODY,
+    LOOK_S,
+    Grant,
+    TokenFile,
+    add_token,
+    read_entries,
+    remove_token,
+)
 from tests.support.servers import until
 
 ORDERS = {Scope.READ: ["*"], Scope.WRITE: ["orders-*", "a.b"], Scope.ADMIN: ["orders-test"]}

@@ -16,7 +16,7 @@ from headwater.errors import AppRefused, HeadwaterError, InvalidInput
 from headwater.kernel.failures import START_MS
 from headwater.kernel.inputs import Limits, Span, check_span
 from headwater.kernel.stopping import AsyncStopSignal, StopSignal, stop_on_signals, wait_for_any
-from headwater.serve.process import loop_factory
+from headwater.serve.listening import loop_factory
 from headwater.store.presence import (
     BEAT_S,
     FIRST_S,

@@ -22,12 +22,16 @@ from headwater.kernel.inputs import check_int
 from headwater.metrics.sampler import MAX_SERIES
 from headwater.serve.console.service import Console
 from headwater.serve.http.limits import HttpLimits
-from headwater.serve.listening import ListenAddress, bound_address
-from headwater.serve.process import ServerProcess, prepare_process, run_process
+from headwater.serve.listening import (
+    ListenAddress,
+    ServerProcess,
+    bound_address,
+    prepare_process,
+    run_process,
+)
 from headwater.serve.store_server import RespListening, StoreServer, tls_context
 from headwater.serve.timeline.server import TimelineServer, timeline_tokens
-from headwater.serve.token_file import TokenFile
-from headwater.serve.tokens import Tokens
+from headwater.serve.tokens import TokenFile, Tokens
 
 MAX_PROCESSES: Final = 64
 # What a process has left after its requests: to hand over jobs, and to close its clients.

@@ -54,7 +54,7 @@ class MonitoringFlags(OptionGroup):
         with extra_needed("serve"):
             from headwater.serve.listening import parse_address
             from headwater.serve.monitoring import monitored, store_ready
-        from headwater.serve.token_file import TokenFile
+        from headwater.serve.tokens import TokenFile
 
         tokens = None if self.tokens is None else TokenFile(self.tokens)
         address = parse_address(self.metrics)

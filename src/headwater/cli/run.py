@@ -217,7 +217,7 @@ def _answering(
     with extra_needed("serve"):
         from headwater.app.monitoring import watched
         from headwater.serve.listening import parse_address
-    from headwater.serve.token_file import TokenFile
+    from headwater.serve.tokens import TokenFile
 
     known = None if tokens is None else TokenFile(tokens)
     with watched(supervisor, parse_address(http), known, counts) as url:

@@ -50,7 +50,7 @@ def new(
 ) -> None:
     """Create a token and print it once: the file keeps only a digest of it."""
     from headwater.kernel.declaring import Scope
-    from headwater.serve.token_file import add_token
+    from headwater.serve.tokens import add_token
 
     patterns = {Scope.READ: read or [], Scope.WRITE: write or [], Scope.ADMIN: admin or []}
     token = add_token(tokens, holder, patterns)
@@ -60,7 +60,7 @@ def new(
 @app.command("list")
 def list_tokens(tokens: TokensFile, as_json: AsJson = False) -> None:
     """Show whose tokens are in the file, and what they allow."""
-    from headwater.serve.token_file import read_entries
+    from headwater.serve.tokens import read_entries
 
     output.show_list(
         read_entries(tokens),
@@ -81,7 +81,7 @@ def list_tokens(tokens: TokensFile, as_json: AsJson = False) -> None:
 @app.command()
 def remove(holder: Holder, tokens: TokensFile, as_json: AsJson = False) -> None:
     """Remove the token of a holder: servers refuse it within a second."""
-    from headwater.serve.token_file import remove_token
+    from headwater.serve.tokens import remove_token
 
     remove_token(tokens, holder)
     done = views.tokens.TokenRemovedView(holder=holder)

@@ -39,10 +39,8 @@ from headwater.metrics.history import (
 )
 from headwater.metrics.sweeps import StoreWatch, StreamRates
 from headwater.serve.api.databases import open_database
-from headwater.serve.console.outside_readers import registered_reader, spark_reads
-from headwater.serve.console.pages.alarms import gathered
-from headwater.serve.console.pages.lagging import every_reader
-from headwater.serve.console.ruler import draw, window_of
+from headwater.serve.console.pages.lagging import every_reader, gathered
+from headwater.serve.console.ruler import draw, registered_reader, spark_reads, window_of
 from headwater.store.many import together
 from headwater.views.overview import look_apart
 

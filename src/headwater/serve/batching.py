@@ -11,12 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from headwater.store.faults import BRIEF_S, Caller, CallerGone, call_for
+from headwater.errors import HeadwaterError, InvalidInput
+from headwater.log.handles import StreamHandle
+from headwater.log.reading import partitions_of
+from headwater.log.topics import partition_of
+from headwater.store.faults import BRIEF_S, Caller, CallerGone, call_for, callers, is_given_up
+
+if TYPE_CHECKING:
+    from headwater.aio_client import AsyncHeadwater
+    from headwater.log.aio_stream import AsyncStream
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -143,3 +152,182 @@ class Batcher(Generic[T, R]):
     def idle(self) -> bool:
         """Whether nothing waits and no call is under way."""
         return not self._tasks and not self._waiting
+
+
+# ── Stream writes ─────────────────────────────────────────────────────────────────────────────────
+# Writes of one moment to one stream go as one call, whichever door and connection they came by.
+#
+# Each is in the log whole or not at all, at neighbouring offsets, as if it had been alone. A batch
+# that the log refuses is written part by part, as nothing of it was sent. If the outcome of a call
+# is unknown, that is the answer to all writes in it: none is sent twice.
+
+
+# Of tag and value, or of tag, value and headers.
+Entries: TypeAlias = "list[tuple[Any, ...]]"
+# Called with the first offset of a batch and the place in it of the first entry, or with an error.
+Written: TypeAlias = "Callable[[int | Exception, int], None]"
+
+# A stream that was read by this keeps the node that was read last, which may have 1 MiB.
+MOST_STREAMS: Final = 256
+
+
+class _Known(NamedTuple):
+    stream: AsyncStream[Any]
+    batcher: Batcher[Any, int]
+    reading: StreamHandle
+
+
+class StreamWrites:
+    """The streams that a process used last, and the writes to them."""
+
+    def __init__(self, hw: AsyncHeadwater) -> None:
+        self._hw = hw
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    def stream(self, name: str) -> AsyncStream[Any]:
+        """Return the stream of that name; raises InvalidInput.
+
+        It is the same one for all requests, so that it knows how large the packed part has become.
+        """
+        return self._find(name).stream
+
+    def reading(self, name: str) -> StreamHandle:
+        """Return what reads of columns from that stream share; raises InvalidInput."""
+        return self._find(name).reading
+
+    def add(
+        self, name: str, entries: Entries, size: int, done: Written, caller: Caller | None
+    ) -> None:
+        """Write entries of this many bytes, all or none; raises InvalidInput for the name.
+
+        ``done`` is called later, never before this returns. They are not written any more if the
+        ``caller`` is gone before they are sent.
+        """
+        self._find(name).batcher.add(BatchPart(entries, done, size, caller))
+
+    def _find(self, name: str) -> _Known:
+        found = self._known.get(name)
+        if found is None:
+            stream = self._hw.stream(name)
+            batcher = Batcher(partial(_write, stream), _was_refused)
+            found = self._known[name] = _Known(stream, batcher, StreamHandle(name, set()))
+            self._forget()
+        else:
+            self._known.move_to_end(name)
+        return found
+
+    def _forget(self) -> None:
+        """Drop streams that nobody has used for long; those that are being written stay."""
+        for name in list(self._known)[: max(0, len(self._known) - MOST_STREAMS)]:
+            if self._known[name].batcher.idle:
+                del self._known[name]
+
+
+async def _write(stream: AsyncStream[Any], entries: Entries) -> int:
+    """Append entries; returns the offset of the first."""
+    if len(entries) == 1:
+        tag, value, *rest = entries[0]
+        return await stream.write(tag, value, headers=rest[0] if rest else None)
+    return (await stream.write_many(entries)).start
+
+
+def _was_refused(error: Exception) -> bool:
+    """Return whether nothing of a batch was sent."""
+    return isinstance(error, InvalidInput)
+
+
+# ── Topic writes ──────────────────────────────────────────────────────────────────────────────────
+# Small writes of one moment to a topic: each partition gets its part of all of them in one call.
+#
+# A part of a request is in its partition whole or not at all, as if the request had been alone.
+# The number of partitions is asked for once for all requests of a moment, and again for later
+# ones: a topic may be deleted and created with another number meanwhile.
+
+
+_MOST_TOPICS: Final = 256
+
+
+class TopicWrites:
+    """The topics that a process wrote to last."""
+
+    def __init__(self, hw: AsyncHeadwater, streams: StreamWrites) -> None:
+        self._hw = hw
+        self._streams = streams
+        self._asking: OrderedDict[str, Batcher[None, int]] = OrderedDict()
+
+    async def write(self, name: str, entries: Entries, size: int) -> dict[int, range]:
+        """Write entries of a given size, each to the partition of its tag; returns their offsets.
+
+        The first write creates the topic. Raises InvalidInput and what a write to a stream raises;
+        an error names its partition, and the partitions in which entries of it were written.
+        """
+        began = time.monotonic()
+        partitions = await self._partitions(name)
+        if time.monotonic() - began >= BRIEF_S and is_given_up():
+            raise CallerGone
+        parts: dict[int, Entries] = {}
+        for entry in entries:
+            parts.setdefault(partition_of(entry[0], partitions), []).append(entry)
+        found = await asyncio.gather(
+            *(self._add(f"{name}/{place}", part, size) for place, part in sorted(parts.items())),
+            return_exceptions=True,
+        )
+        written = dict(zip(sorted(parts), found, strict=True))
+        done = {place: one for place, one in written.items() if isinstance(one, range)}
+        for place, one in written.items():
+            if isinstance(one, HeadwaterError):
+                raise _in_partition(one, place, done) from None
+            if isinstance(one, BaseException):
+                raise one
+        return done
+
+    def _add(self, stream: str, entries: Entries, size: int) -> asyncio.Future[range]:
+        future: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+
+        def done(first: int | Exception, at: int) -> None:
+            if future.done():
+                return
+            if isinstance(first, Exception):
+                future.set_exception(first)
+            else:
+                future.set_result(range(first + at, first + at + len(entries)))
+
+        self._streams.add(stream, entries, size, done, next(iter(callers()), None))
+        return future
+
+    async def _partitions(self, name: str) -> int:
+        asking = self._asking.get(name)
+        if asking is None:
+            topic = self._hw.topic(name)
+            asking = self._asking[topic.name] = Batcher(partial(_ask, self._hw, name))
+            for old in list(self._asking)[:-_MOST_TOPICS]:
+                if self._asking[old].idle:
+                    del self._asking[old]
+        self._asking.move_to_end(name)
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def told(partitions: int | Exception, _: int) -> None:
+            if answer.done():
+                return
+            if isinstance(partitions, Exception):
+                answer.set_exception(partitions)
+            else:
+                answer.set_result(partitions)
+
+        asking.add(BatchPart((None,), told))
+        return await answer
+
+
+async def _ask(hw: AsyncHeadwater, name: str, _: list[None]) -> int:
+    """Return how many partitions a topic has; one that is not there is created."""
+    return await hw.store.run(partitions_of(name)) or await hw.topic(name).partitions()
+
+
+def _in_partition(error: HeadwaterError, place: int, done: dict[int, range]) -> HeadwaterError:
+    """Return an error of a batch as that of one request: others have it as well, in their words."""
+    kind = type(error)
+    own = kind.__new__(kind)
+    own.args = error.args
+    vars(own).update(vars(error))
+    own.partition, own.partitions_done = place, done
+    return own

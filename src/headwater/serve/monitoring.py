@@ -26,13 +26,11 @@ from headwater.kernel.instrument import also_installed
 from headwater.kernel.packaging import __version__
 from headwater.metrics.exposition import CONTENT_TYPE, Page, label_text
 from headwater.metrics.operations import OperationMetrics
-from headwater.serve.http.authorization import authorize
-from headwater.serve.http.cors import LOOKED_AT, check_local
+from headwater.serve.http.authorization import LOOKED_AT, authorize, check_local
+from headwater.serve.http.connection import serve_http
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
-from headwater.serve.http.server import serve_http
-from headwater.serve.listening import ListenAddress, url_of
-from headwater.serve.process import ServerProcess
+from headwater.serve.listening import ListenAddress, ServerProcess, url_of
 from headwater.serve.readiness import NOT_READY, READY_S, store_missing
 from headwater.serve.tokens import Tokens
 

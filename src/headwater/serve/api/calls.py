@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from headwater.serve.api.replays import Replays
     from headwater.serve.api.scrubs import Scrubs
     from headwater.serve.api.tails import Tails
-    from headwater.serve.stream_writes import StreamWrites
+    from headwater.serve.batching import StreamWrites, TopicWrites
     from headwater.serve.tokens import Tokens
-    from headwater.serve.topic_writes import TopicWrites
     from headwater.timeline.farm.aio_farm import AsyncFarm
 
 

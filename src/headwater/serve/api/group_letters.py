@@ -13,7 +13,7 @@ from headwater.serve.api.groups import get_group, group_of
 from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
 from headwater.serve.fields import GivenOffsets
-from headwater.serve.letter_lists import letters_of_group
+from headwater.serve.listing import letters_of_group
 from headwater.views.record import View
 from headwater.views.streams import DeadLetterView, RedrivenView
 

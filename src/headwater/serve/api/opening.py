@@ -30,11 +30,10 @@ from headwater.serve.api.scrubs import Scrubs
 from headwater.serve.api.service import ApiService, Guard
 from headwater.serve.api.table import ROUTES
 from headwater.serve.api.tails import Tails
-from headwater.serve.http.cors import Cors, check_local
+from headwater.serve.batching import StreamWrites, TopicWrites
+from headwater.serve.http.authorization import Cors, check_local
 from headwater.serve.jobs.engine import ServerJobs
-from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
-from headwater.serve.topic_writes import TopicWrites
 from headwater.store.presence import BEAT_S, Presence, program_name
 from headwater.timeline.farm.aio_farm import AsyncFarm
 

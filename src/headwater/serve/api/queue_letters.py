@@ -12,7 +12,7 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
 from headwater.serve.api.queues import QueueMessagesView, get_queue, messages_view
 from headwater.serve.api.routes import Route
-from headwater.serve.letter_lists import letters_of_queue
+from headwater.serve.listing import letters_of_queue
 from headwater.views.queues import (
     DiscardedView,
     QueuePromotedView,

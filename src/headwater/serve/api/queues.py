@@ -18,7 +18,7 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.formats import value_of
 from headwater.serve.api.routes import Route
 from headwater.serve.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds
-from headwater.serve.letter_lists import ListedPage, messages_in_queue
+from headwater.serve.listing import ListedPage, messages_in_queue
 from headwater.views.overview import some_queues
 from headwater.views.queues import (
     DeliveryView,

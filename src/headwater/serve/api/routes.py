@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from headwater.kernel.declaring import Scope
-from headwater.serve.http.messages import Refused, Reply, StreamedReply
-from headwater.serve.http.targets import name_of_part
+from headwater.serve.http.messages import Refused, Reply, StreamedReply, name_of_part
 
 if TYPE_CHECKING:
     from headwater.serve.api.calls import ApiCall

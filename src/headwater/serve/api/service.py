@@ -23,10 +23,21 @@ from headwater.serve.api.rates import Rates
 from headwater.serve.api.routes import JSON, Answered, NoQuery, Route, Router
 from headwater.serve.api.waiting import WaitingCalls
 from headwater.serve.audit import audited
-from headwater.serve.http.authorization import check_grant, is_bearer, shown_grant
-from headwater.serve.http.cors import Cors, check_local
-from headwater.serve.http.faults import own_fault
-from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
+from headwater.serve.http.authorization import (
+    Cors,
+    check_grant,
+    check_local,
+    is_bearer,
+    shown_grant,
+)
+from headwater.serve.http.messages import (
+    Admitted,
+    Refused,
+    Reply,
+    Request,
+    StreamedReply,
+    own_fault,
+)
 from headwater.serve.tokens import Grant
 from headwater.store.faults import call_for
 

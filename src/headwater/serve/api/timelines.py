@@ -16,7 +16,7 @@ from headwater.kernel.inputs import Encoding, from_text
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
-from headwater.serve.timeline_pages import timeline_part
+from headwater.serve.listing import timeline_part
 from headwater.timeline.records import InstanceStatus, exact
 from headwater.timeline.walker import read_notes
 from headwater.views.record import Mark, View, mirror, text_field

@@ -17,7 +17,7 @@ from headwater.serve.api.groups import GroupReadBody, messages_taken
 from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
 from headwater.serve.api.topics import known_topic
-from headwater.serve.letter_lists import letters_of_topic
+from headwater.serve.listing import letters_of_topic
 from headwater.views.overview import groups_of
 from headwater.views.record import View
 from headwater.views.streams import (

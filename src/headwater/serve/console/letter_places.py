@@ -17,7 +17,7 @@ from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import group_link, queue_link
-from headwater.serve.console.positions import moment_of
+from headwater.serve.console.ruler import moment_of
 from headwater.serve.console.values import cut
 from headwater.serve.jobs.letter_sweep import LetterHolder, LetterSweep, SweepPlace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
-from headwater.serve.http.targets import path_part
+from headwater.serve.http.messages import path_part
 
 
 def query(**given: Any) -> str:

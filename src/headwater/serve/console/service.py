@@ -24,15 +24,20 @@ from headwater.serve.api.problems import status_of
 from headwater.serve.api.service import Answer, ApiService
 from headwater.serve.console.actions.action import Action
 from headwater.serve.console.actions.table import ACTIONS
-from headwater.serve.console.assets import Asset, find_asset
 from headwater.serve.console.calls import ConsoleFeed, ConsolePage, PageCall
-from headwater.serve.console.pages.sampled import letters_seen
+from headwater.serve.console.pages.overview import letters_seen
 from headwater.serve.console.pages.table import FEEDS, NAVIGATION, NO_PAGE, PAGES, SOURCES
-from headwater.serve.console.render import render
+from headwater.serve.console.render import Asset, find_asset, render
 from headwater.serve.http.authorization import TOKEN_COOKIE, shown_grant
-from headwater.serve.http.faults import own_fault
-from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
-from headwater.serve.http.targets import name_of_part
+from headwater.serve.http.messages import (
+    Admitted,
+    Refused,
+    Reply,
+    Request,
+    StreamedReply,
+    name_of_part,
+    own_fault,
+)
 from headwater.serve.tokens import Grant
 from headwater.store.faults import call_for
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from headwater.doors.catalogue import Kind
 from headwater.serve.console.actions.action import Action, cli_words
-from headwater.serve.http.targets import path_part
+from headwater.serve.http.messages import path_part
 
 
 def action(

@@ -1,4 +1,4 @@
-"""How bytes and texts that producers wrote are shown: as JSON, text, Arrow or hex, cut where long.
+"""Values and texts that producers wrote: read in bounded steps, and shown as JSON, Arrow or hex.
 
 What is shown is exact: characters that a screen does not show, or that turn the order of the others
 round, are spelled as escapes.
@@ -8,11 +8,77 @@ from __future__ import annotations
 
 import codecs
 import re
+import struct
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 
-from headwater.serve.console.arrow_values import arrow_text
+from headwater.errors import InvalidInput
+from headwater.kernel.headers import LIST_BYTES
+from headwater.log.aio_stream import AsyncStream
+from headwater.log.types import Message
+from headwater.serve.api.formats import check_uncompressed
+
+# ── Arrow values ──────────────────────────────────────────────────────────────────────────────────
+# Values that are Arrow IPC: what is in them, as text.
+#
+# A producer may have written anything. So a value is opened only when it is short, its batches are
+# checked in full before a row of them is looked at, and whatever is wrong with it makes it hex.
+
+
+_MOST_BYTES: Final = 1024 * 1024
+_ROWS: Final = 20
+_FILE: Final = b"ARROW1\x00\x00"
+_STREAM: Final = b"\xff\xff\xff\xff"
+_MOST_TEXT: Final = 16_384
+_FAULTS: Final = (
+    pa.ArrowException,
+    InvalidInput,
+    ValueError,
+    OSError,
+    EOFError,
+    StopIteration,
+    TypeError,
+    OverflowError,
+    struct.error,
+)
+
+
+def arrow_text(value: bytes) -> str | None:
+    """Return the columns and first rows of a value that is an Arrow file or stream, else None."""
+    if not value.startswith((_FILE, _STREAM)) or len(value) > _MOST_BYTES:
+        return None
+    try:
+        # A file is a stream with a magic word before it, and an index behind it.
+        table = _table(value.removeprefix(_FILE))
+        rows = table.slice(0, _ROWS).to_pylist()
+    except _FAULTS:
+        return None
+    columns = ", ".join(f"{field.name} {field.type}" for field in table.schema)
+    shown = "\n".join(str(row)[:500] for row in rows)
+    more = f"\n… {table.num_rows - _ROWS:,} more rows" if table.num_rows > _ROWS else ""
+    return f"{table.num_rows:,} rows: {columns}\n{shown}{more}"[:_MOST_TEXT]
+
+
+def _table(value: bytes) -> pa.Table:
+    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(value))
+    schema = pa.ipc.read_schema(reader.read_next_message())
+    batches = []
+    for message in reader:
+        # Neither what is packed, which may become any size, nor dictionaries.
+        if message.type != "record batch":
+            raise ValueError
+        check_uncompressed(message.metadata.to_pybytes())
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+        batches.append(batch)
+    return pa.Table.from_batches(batches, schema)
+
+
+# ── Values ────────────────────────────────────────────────────────────────────────────────────────
+
 
 _SHOWN_BYTES: Final = 4096
 # Indented JSON is longer than its bytes; so many of its characters are shown.
@@ -129,3 +195,31 @@ def _rest(count: int, unit: str) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
+
+
+# ── Bounded reads ─────────────────────────────────────────────────────────────────────────────────
+# Messages of a stream for a page: fetched in steps of 4 MiB, and of large values the beginning.
+
+
+async def each_message(stream: AsyncStream[Any], first: int, last: int) -> AsyncIterator[Message]:
+    """Yield the messages of a range of offsets that are there."""
+    at = first
+    while at <= last:
+        passage = await stream.read_from(at, last - at + 1, max_bytes=LIST_BYTES)
+        for message in passage.messages:
+            if message.offset <= last:
+                yield message
+        if passage.next <= at:
+            return
+        at = passage.next
+
+
+async def shown_messages(
+    stream: AsyncStream[Any], first: int, last: int
+) -> list[tuple[int, Message | None]]:
+    """Return each offset of a range with its message, large values cut; None where it is gone."""
+    found = {
+        message.offset: msgspec.structs.replace(message, value=cut(message.value))
+        async for message in each_message(stream, first, last)
+    }
+    return [(offset, found.get(offset)) for offset in range(first, last + 1)]

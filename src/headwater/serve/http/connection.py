@@ -4,26 +4,156 @@ A client that sends several requests without waiting has them answered in order,
 those before it did. Whatever it does, it gets an answer to every request that is complete, and it
 holds a place, bytes and time within the limits only: a client that sends slowly, reads slowly or
 does neither is disconnected.
+
+A client that sends several requests without waiting has them answered in order, each seeing what
+those before it did. Whatever it does, it gets an answer to every request that is complete, and it
+holds a place, bytes and time within the limits only: a client that sends slowly, reads slowly or
+does neither is disconnected.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import ssl
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-from headwater.serve.connections import HeldBytes, OpenConnections
-from headwater.serve.http.faults import own_fault
-from headwater.serve.http.handler import Handler
+from headwater.serve.connections import HeldBytes, OpenConnections, allowed_connections
 from headwater.serve.http.limits import HttpLimits
-from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
+from headwater.serve.http.messages import (
+    Admitted,
+    Handler,
+    Refused,
+    Reply,
+    Request,
+    StreamedReply,
+    own_fault,
+)
 from headwater.serve.http.parsing import PIECE_BYTES, RequestParser
-from headwater.serve.http.streaming import ReplyPump
-from headwater.serve.http.taking import Taking
+from headwater.serve.listening import ServerProcess
 from headwater.serve.tokens import digest_of
 from headwater.store.faults import Caller
+
+# ── Taking ────────────────────────────────────────────────────────────────────────────────────────
+# How a client takes its replies: whether some bytes go on, or it has stopped reading.
+
+
+class Taking:
+    """Watches that what is written to a client is taken; ``written`` counts all bytes of it."""
+
+    __slots__ = ("_since", "_to_take", "written")
+
+    def __init__(self) -> None:
+        self.written = 0
+        # How many bytes had to be taken, and since when.
+        self._to_take = 0
+        self._since = 0.0
+
+    def overdue(self, unsent: int, now: float, limit_ms: int) -> bool:
+        """Return whether a client has not taken for so long what was written for it by then."""
+        if unsent and self.written - unsent < self._to_take:
+            return (now - self._since) * 1000 > limit_ms
+        if unsent:
+            self._to_take, self._since = self.written, now
+        return False
+
+
+# ── Streaming ─────────────────────────────────────────────────────────────────────────────────────
+# Sends a reply that is made while it is sent: piece by piece, as fast as its client reads.
+
+
+log = logging.getLogger("headwater.serve")
+
+
+class ReplyPump:
+    """Writes the pieces of a reply, each after the one before it was taken.
+
+    ``ended`` is called once, with whether the reply is complete: a client that gets it in chunks
+    can tell one that is not.
+    """
+
+    __slots__ = ("_chunked", "_ended", "_pieces", "_reply", "_room", "_task", "_whole", "_write")
+
+    def __init__(
+        self,
+        reply: StreamedReply,
+        write: Callable[[bytes], None],
+        ended: Callable[[bool], None],
+        *,
+        chunked: bool,
+    ) -> None:
+        self._reply = reply
+        self._pieces = reply.pieces
+        self._write = write
+        self._ended = ended
+        self._chunked = chunked
+        # Whether the reply is whole if it ends now.
+        self._whole = False
+        # Done when the client has read enough of what was written.
+        self._room: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def endless(self) -> bool:
+        """Whether the reply ends only with its client."""
+        return self._reply.endless
+
+    def start(self) -> None:
+        """Begin to send; what was stopped before ends without a piece."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._done)
+        if self._whole:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            async for piece in self._pieces:
+                if piece:
+                    self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked else piece)
+                while self._room is not None:
+                    await self._room
+        finally:
+            await self._pieces.aclose()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """End the reply; a task that was cancelled before it began has sent nothing."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("a reply is cut off: its next piece could not be made", exc_info=error)
+        complete = self._whole if task.cancelled() else error is None
+        if complete and self._chunked:
+            self._write(b"0\r\n\r\n")
+        self._ended(complete)
+
+    def pause(self) -> None:
+        """Make no further piece until the client has read."""
+        if self._room is None:
+            self._room = asyncio.get_running_loop().create_future()
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    def finish(self) -> None:
+        """End an endless reply, as a whole one; any other goes on to its end."""
+        if self._reply.endless:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the reply where it is; its client has what was written, or is gone."""
+        self._whole = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+# ── Connection ────────────────────────────────────────────────────────────────────────────────────
+
 
 # How long a client that was refused is listened to, so that it reads the answer before it learns
 # that nobody takes the rest of its request.
@@ -361,3 +491,46 @@ class HttpConnection(asyncio.Protocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+# ── Server ────────────────────────────────────────────────────────────────────────────────────────
+# Serves HTTP in one process of a server, until that is told to stop.
+
+
+_BACKLOG: Final = 2048
+
+
+async def serve_http(
+    process: ServerProcess,
+    handler: Handler,
+    limits: HttpLimits,
+    tls: ssl.SSLContext | None = None,
+    stopping: Callable[[], None] = lambda: None,
+    changed: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Answer requests until the process is told to stop.
+
+    Requests that have begun by then are still answered, if they are complete and their answers are
+    taken within ``limits.drain_ms``; ``stopping`` is called when that time begins.
+    ``changed`` is called with 1 and -1 when a connection is opened and closed.
+    """
+    loop = asyncio.get_running_loop()
+    allowed = allowed_connections(limits.max_connections, limits.max_anonymous)
+    limits = replace(limits, max_connections=allowed)
+    connections = OpenConnections(
+        limits.max_connections, limits.max_anonymous, limits.max_buffered, changed
+    )
+    server = await loop.create_server(
+        lambda: HttpConnection(connections, handler, limits),
+        sock=process.bound,
+        backlog=_BACKLOG,
+        ssl=tls,
+        ssl_handshake_timeout=limits.head_ms / 1000 if tls else None,
+    )
+    sweeping = loop.create_task(connections.sweep())
+    process.ready()
+    await process.stop.wait()
+    server.close()
+    sweeping.cancel()
+    stopping()
+    await connections.drain(limits.drain_ms / 1000)

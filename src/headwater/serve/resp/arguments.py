@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from headwater.errors import InvalidInput
-from headwater.serve.resp.commands import wrong_arity
-from headwater.serve.resp.faults import WrongArguments, syntax_error
+from headwater.log.handles import Start
+from headwater.log.keys import MAX_TAG_BYTES
+from headwater.serve.batching import Entries
+from headwater.serve.resp.commands import Words, wrong_arity
+from headwater.serve.resp.replies import WrongArguments, syntax_error
+
+# ── Arguments ─────────────────────────────────────────────────────────────────────────────────────
+
 
 _MOST_DIGITS = 20
 
@@ -133,3 +141,153 @@ def scores_of(arguments: Arguments, command: str) -> dict[bytes, float]:
         score = float_of(spelled)
         lowest[member] = min(score, lowest.get(member, score))
     return lowest
+
+
+# ── Read options ──────────────────────────────────────────────────────────────────────────────────
+# What a TREAD or a TPREAD asks for.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What is asked for; a TPREAD has no offset."""
+
+    stream: str
+    offset: int
+    count: int
+    block_ms: float = 0
+    with_info: bool = False
+    with_attempt: bool = False
+    with_headers: bool = False
+    group: str | None = None
+    retry_ms: int | None = None
+    expire_ms: int | None = None
+    start: Start = "first"
+    max_pending: int | None = None
+    dead_letters: bool | None = None
+    ordered: bool = False
+
+
+def read_options(words: Words) -> ReadOptions:
+    """Read the arguments of a TREAD; raises CommandRefused."""
+    arguments = Arguments(words)
+    name, offset, count = arguments.text(), arguments.number(), arguments.number()
+    found = _options(arguments)
+    if "group" not in found and found.keys() & _OF_GROUPS:
+        raise syntax_error()
+    return ReadOptions(name, offset, count, **found)
+
+
+def topic_read_options(words: Words) -> ReadOptions:
+    """Read the arguments of a TPREAD; raises CommandRefused."""
+    arguments = Arguments(words)
+    name, group, count = arguments.text(), arguments.text(), arguments.number()
+    found = _options(arguments)
+    if found.keys() & {"group", "with_info"}:
+        raise syntax_error()
+    return ReadOptions(name, 0, count, group=group, **found)
+
+
+def _options(arguments: Arguments) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for option in arguments.options():
+        match option:
+            case "BLOCK":
+                found["block_ms"] = arguments.block_ms()
+            case "GROUP":
+                found["group"] = arguments.text()
+            case "RETRY":
+                found["retry_ms"] = arguments.number()
+                # 0 means never, as there is no other way to write that.
+                found["expire_ms"] = arguments.number() or None
+            case "WITHINFO":
+                found["with_info"] = True
+            case "WITHATTEMPT":
+                found["with_attempt"] = True
+            case "WITHHEADERS":
+                found["with_headers"] = True
+            case "START":
+                found["start"] = start_of(arguments.take())
+            case "MAXPENDING":
+                found["max_pending"] = arguments.number()
+            case "DEADLETTERS":
+                found["dead_letters"] = True
+            case "ORDERED":
+                found["ordered"] = True
+            case _:
+                raise syntax_error()
+    return found
+
+
+_OF_GROUPS: Final = {
+    *("retry_ms", "start", "max_pending", "dead_letters", "ordered", "with_attempt"),
+}
+
+
+def start_of(word: bytes) -> Start:
+    """Return where a group starts or goes: FIRST, LAST or an offset."""
+    match word.upper():
+        case b"FIRST":
+            return "first"
+        case b"LAST":
+            return "last"
+        case _:
+            return int_of(word)
+
+
+# ── Write options ─────────────────────────────────────────────────────────────────────────────────
+# What a TWRITE or a TPWRITE asks for.
+
+
+class WriteOptions(NamedTuple):
+    """Entries of this many bytes for a stream or a topic, and how they are written."""
+
+    name: str
+    entries: Entries
+    size: int
+    backlog: int | None = None
+    producer: str | None = None
+    sequence: int | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether these may be written together with those of others."""
+        return self.backlog is None and self.producer is None
+
+
+def write_options(words: Words) -> WriteOptions:
+    """Read the arguments of a TWRITE or a TPWRITE; raises CommandRefused."""
+    if len(words) == 4:
+        tag, value = words[2], words[3]
+        return WriteOptions(text_of(words[1]), [(_tag_of(tag), value)], len(tag) + len(value))
+    arguments = Arguments(words)
+    name = arguments.text()
+    backlog = producer = sequence = None
+    headers: dict[str, bytes] = {}
+    for option in arguments.options():
+        if option == "BACKLOG":
+            backlog = arguments.number()
+        elif option == "PRODUCER":
+            producer, sequence = arguments.text(), arguments.number()
+        elif option == "HEADERS":
+            headers = arguments.pairs()
+        elif option == "ENTRIES":
+            break
+        else:
+            raise syntax_error()
+    flat = arguments.rest()
+    if not flat or len(flat) % 2:
+        raise wrong_arity(words[0].decode("ascii", "replace"))
+    size = sum(map(len, flat))
+    entries: Entries = [
+        (_tag_of(tag), value) for tag, value in zip(flat[::2], flat[1::2], strict=True)
+    ]
+    if headers:
+        entries = [(*entry, headers) for entry in entries]
+        size += len(entries) * sum(len(name) + len(value) for name, value in headers.items())
+    return WriteOptions(name, entries, size, backlog, producer, sequence)
+
+
+def _tag_of(tag: bytes) -> str:
+    if len(tag) > MAX_TAG_BYTES:
+        raise InvalidInput(f"a tag may have {MAX_TAG_BYTES} bytes, not {len(tag)}; make it smaller")
+    return text_of(tag)

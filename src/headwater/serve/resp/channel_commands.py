@@ -18,8 +18,8 @@ from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.resp.arguments import Arguments, int_of, scores_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
-from headwater.serve.resp.faults import CommandRefused, syntax_error
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.door import RespSession
+from headwater.serve.resp.replies import CommandRefused, syntax_error
 
 _LEASE: Final = re.compile(rb"(\d{1,16}):(\d{1,4}):(\d{1,16}):(\d{1,16})")
 _LEASE_MS: Final = 30_000

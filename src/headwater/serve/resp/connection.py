@@ -3,28 +3,66 @@
 A command is begun when those before it are answered, except that writes to one stream which follow
 each other go together. Whatever a client does, it holds a place, bytes and time within the limits
 only: one that sends slowly, reads slowly or shows no token is disconnected.
+
+A command is begun when those before it are answered, except that writes to one stream which follow
+each other go together. Whatever a client does, it holds a place, bytes and time within the limits
+only: one that sends slowly, reads slowly or shows no token is disconnected.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, cast
 
-from headwater.serve.connections import HeldBytes, OpenConnections
+from headwater.serve.batching import MOST_BYTES, MOST_ITEMS
+from headwater.serve.connections import HeldBytes, OpenConnections, allowed_connections
+from headwater.serve.listening import ServerProcess
 from headwater.serve.resp.commands import Write
-from headwater.serve.resp.door import Door
-from headwater.serve.resp.faults import error_reply
+from headwater.serve.resp.door import NOT_KNOWN, Door, RespSession
 from headwater.serve.resp.limits import ANONYMOUS
 from headwater.serve.resp.parsing import CommandParser
-from headwater.serve.resp.pipelining import gather_writes
-from headwater.serve.resp.replies import ErrorReply, encode_reply
-from headwater.serve.resp.session import NOT_KNOWN, RespSession
+from headwater.serve.resp.replies import ErrorReply, encode_reply, error_reply
 from headwater.serve.resp.table import call_command, find_command, refusal
 from headwater.store.faults import Caller, CallerGone, call_for
+
+# ── Pipelining ────────────────────────────────────────────────────────────────────────────────────
+# Writes to one stream that a client sends without waiting go as one batch.
+#
+# Only those whose answers cannot differ: each was checked and authorized by itself, and the first
+# that would be refused ends the run.
+
+
+def gather_writes(
+    session: RespSession, write: Write, key: bytes, take: Callable[[], list[bytes] | None]
+) -> tuple[Write, int, list[bytes] | None]:
+    """Join the writes of single entries to the same stream that follow one.
+
+    Returns the writes as one, how many they are, and the command behind them, if there is one.
+    """
+    stream, entries, size = write
+    words = None
+    while len(entries) < MOST_ITEMS and size < MOST_BYTES:
+        words = take()
+        if words is None or len(words) != 4 or words[1] != key or words[0].upper() != b"TWRITE":
+            break
+        try:
+            follower: Write = call_command(find_command(words), session, words)
+        except Exception:  # noqa: BLE001  it is called again, and answered, in its turn
+            break
+        entries += follower.entries
+        size += follower.size
+        words = None
+    return Write(stream, entries, size), len(entries), words
+
+
+# ── Connection ────────────────────────────────────────────────────────────────────────────────────
+
 
 # So many commands of one client are answered before others have their turn.
 _AT_ONCE: Final = 256
@@ -366,3 +404,39 @@ class RespConnection(asyncio.Protocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+# ── Server ────────────────────────────────────────────────────────────────────────────────────────
+# Serves RESP in one process of a server, until that is told to stop.
+
+
+_BACKLOG: Final = 2048
+
+
+async def serve_resp(process: ServerProcess, door: Door, tls: ssl.SSLContext | None = None) -> None:
+    """Answer commands until the process is told to stop.
+
+    A command that has begun by then is still answered, if that takes no longer than ``drain_ms`` of
+    the limits; blocked readers are disconnected at once.
+    """
+    loop = asyncio.get_running_loop()
+    limits = door.limits
+    connections = OpenConnections(
+        allowed_connections(limits.max_connections, limits.max_anonymous),
+        limits.max_anonymous,
+        limits.max_buffered,
+        partial(door.change, "resp_connections"),
+    )
+    server = await loop.create_server(
+        lambda: RespConnection(connections, door),
+        sock=process.bound,
+        backlog=_BACKLOG,
+        ssl=tls,
+        ssl_handshake_timeout=limits.hello_ms / 1000 if tls else None,
+    )
+    sweeping = loop.create_task(connections.sweep())
+    process.ready()
+    await process.stop.wait()
+    server.close()
+    sweeping.cancel()
+    await connections.drain(limits.drain_ms / 1000)

@@ -12,11 +12,10 @@ from typing import Any, Final
 
 from headwater.doors.catalogue import Declared, Kind, Parameter
 from headwater.kernel.declaring import Scope, Shape
-from headwater.serve.resp.arguments import Arguments, int_of, span_of, text_of
+from headwater.serve.resp.arguments import Arguments, int_of, span_of, start_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
-from headwater.serve.resp.faults import syntax_error
-from headwater.serve.resp.read_options import start_of
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.door import RespSession
+from headwater.serve.resp.replies import syntax_error
 
 DOOR: Final = "RESP"
 _SPELLED: Final = {

@@ -12,16 +12,20 @@ from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.types import DeadLetter, Message, TopicDeadLetter
-from headwater.serve.letter_lists import letters_of_group
-from headwater.serve.resp.arguments import Arguments
+from headwater.serve.listing import letters_of_group
+from headwater.serve.resp.arguments import Arguments, ReadOptions
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.derived import commands_of
-from headwater.serve.resp.faults import syntax_error
-from headwater.serve.resp.info_replies import group_facts, stream_facts
-from headwater.serve.resp.message_replies import MessageForm, encode_array, spell_messages
-from headwater.serve.resp.read_options import ReadOptions
-from headwater.serve.resp.replies import EncodedReply
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.door import RespSession
+from headwater.serve.resp.replies import (
+    EncodedReply,
+    MessageForm,
+    encode_array,
+    group_facts,
+    spell_messages,
+    stream_facts,
+    syntax_error,
+)
 
 LETTERS: Final = 100
 

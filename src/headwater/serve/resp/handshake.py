@@ -10,15 +10,9 @@ from typing import Any, Final
 
 from headwater.kernel.declaring import Scope
 from headwater.serve.resp.arguments import Arguments
-from headwater.serve.resp.commands import (
-    RespCommand,
-    Words,
-    unknown_subcommand,
-    wrong_arity,
-)
-from headwater.serve.resp.faults import CommandRefused
-from headwater.serve.resp.replies import OK, StatusReply, Verbatim
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.commands import RespCommand, Words, unknown_subcommand, wrong_arity
+from headwater.serve.resp.door import RespSession
+from headwater.serve.resp.replies import OK, CommandRefused, StatusReply, Verbatim
 
 # Clients choose their features by it: functions, RESP3, CLIENT SETINFO. Not by Headwater's own.
 REDIS_VERSION: Final = "7.4.0"
@@ -235,4 +229,51 @@ HANDSHAKE: Final = (
     RespCommand("CLIENT", -2, Scope.READ, 0, _C, "subcommand [argument ...]",
                 "ID, GETNAME, SETNAME, SETINFO, INFO, LIST, NO-EVICT, NO-TOUCH, REPLY ON.",
                 client, wider=_wider),
+)  # fmt: skip
+
+
+# ── Transactions ──────────────────────────────────────────────────────────────────────────────────
+# Transactions of Redis are refused as a whole: no command between MULTI and EXEC is run.
+#
+# Many clients send MULTI, the commands and EXEC without waiting for a reply. If the commands
+# behind a refused MULTI were run, the client would raise an error for writes that have happened.
+
+
+# The commands that are still run behind a refused MULTI.
+ENDS_TRANSACTION: Final = frozenset(("EXEC", "DISCARD", "RESET", "QUIT"))
+
+
+def multi(session: RespSession, _: Words) -> StatusReply:
+    """MULTI: refused, and so is what follows until EXEC, DISCARD or RESET."""
+    session.discarding = True
+    raise CommandRefused(
+        "MULTI is not supported, and nothing of this transaction is run; use pipelines without "
+        "transactions, in redis-py pipeline(transaction=False)"
+    )
+
+
+def execute(session: RespSession, _: Words) -> StatusReply:
+    """EXEC: end a refused transaction; raises CommandRefused always."""
+    if not session.discarding:
+        raise CommandRefused("EXEC without MULTI")
+    session.discarding = False
+    raise CommandRefused("Transaction discarded because of previous errors.", "EXECABORT")
+
+
+def discard(session: RespSession, _: Words) -> StatusReply:
+    """DISCARD: end a refused transaction; raises CommandRefused without one."""
+    if not session.discarding:
+        raise CommandRefused("DISCARD without MULTI")
+    session.discarding = False
+    return OK
+
+
+_T = "transactions"
+TRANSACTION_COMMANDS: Final = (
+    RespCommand("MULTI", 1, Scope.READ, 0, _T, "",
+                "Refused; commands after it are refused, too, until the transaction ends.", multi),
+    RespCommand("EXEC", 1, Scope.READ, 0, _T, "",
+                "Ends a refused transaction, of which nothing was run, by EXECABORT.", execute),
+    RespCommand("DISCARD", 1, Scope.READ, 0, _T, "",
+                "Ends a refused transaction, of which nothing was run.", discard),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.resp.arguments import Arguments, scores_of
 from headwater.serve.resp.commands import RespCommand, Words
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.door import RespSession
 
 
 def _ick(session: RespSession, arguments: Arguments) -> AsyncIck:

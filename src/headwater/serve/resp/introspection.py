@@ -13,14 +13,13 @@ from headwater.kernel.packaging import __version__
 from headwater.serve.resp.commands import (
     RespCommand,
     Words,
+    arguments_of,
     unknown_subcommand,
     wrong_arity,
 )
-from headwater.serve.resp.faults import CommandRefused
+from headwater.serve.resp.door import RespSession
 from headwater.serve.resp.handshake import REDIS_VERSION
-from headwater.serve.resp.replies import StatusReply, Verbatim
-from headwater.serve.resp.session import RespSession
-from headwater.serve.resp.syntax import arguments_of
+from headwater.serve.resp.replies import CommandRefused, StatusReply, Verbatim
 
 _COMMAND_HELP: Final = (
     "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",

@@ -9,10 +9,10 @@ from headwater.kernel.declaring import Scope
 from headwater.kernel.inputs import Limits
 from headwater.serve.resp.arguments import Arguments
 from headwater.serve.resp.commands import RespCommand, Words
-from headwater.serve.resp.faults import syntax_error
+from headwater.serve.resp.door import RespSession
 from headwater.serve.resp.group_commands import look_at_group
 from headwater.serve.resp.queue_commands import qstats
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.replies import syntax_error
 from headwater.serve.resp.topic_commands import known_topic, look_at_topic_group
 
 _FIELDS: Final = {

@@ -12,8 +12,8 @@ from headwater.kernel.headers import LIST_BYTES
 from headwater.queue.types import Delivery
 from headwater.serve.resp.arguments import Arguments, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
-from headwater.serve.resp.faults import CommandRefused, syntax_error
-from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.door import RespSession
+from headwater.serve.resp.replies import CommandRefused, syntax_error
 
 # One call of the store takes at most this many.
 MOST_POPPED: Final = 1000

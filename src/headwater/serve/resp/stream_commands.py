@@ -10,15 +10,18 @@ from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.reading import read_runs
-from headwater.serve.resp.arguments import int_of, text_of
+from headwater.serve.resp.arguments import (
+    ReadOptions,
+    WriteOptions,
+    int_of,
+    read_options,
+    text_of,
+    write_options,
+)
 from headwater.serve.resp.commands import RespCommand, Words, Write
-from headwater.serve.resp.door import Door
+from headwater.serve.resp.door import Door, RespSession
 from headwater.serve.resp.group_commands import look_at_stream, read_group
-from headwater.serve.resp.message_replies import MessageForm, encode_array, spell_runs
-from headwater.serve.resp.read_options import ReadOptions, read_options
-from headwater.serve.resp.replies import EncodedReply
-from headwater.serve.resp.session import RespSession
-from headwater.serve.resp.write_options import WriteOptions, write_options
+from headwater.serve.resp.replies import EncodedReply, MessageForm, encode_array, spell_runs
 
 _STEP: Final = 1000
 

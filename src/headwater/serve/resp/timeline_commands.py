@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headwater.kernel.declaring import Scope
+from headwater.serve.listing import timeline_part
 from headwater.serve.resp.arguments import Arguments, float_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
-from headwater.serve.resp.faults import syntax_error
-from headwater.serve.resp.session import RespSession
-from headwater.serve.timeline_pages import timeline_part
+from headwater.serve.resp.door import RespSession
+from headwater.serve.resp.replies import syntax_error
 from headwater.timeline.records import Tuple
 
 

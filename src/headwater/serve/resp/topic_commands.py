@@ -15,15 +15,19 @@ from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
 from headwater.log.reading import partitions_of
 from headwater.log.types import TopicMessage
-from headwater.serve.letter_lists import letters_of_topic
-from headwater.serve.resp.arguments import Arguments, int_of, text_of
+from headwater.serve.listing import letters_of_topic
+from headwater.serve.resp.arguments import (
+    Arguments,
+    int_of,
+    text_of,
+    topic_read_options,
+    write_options,
+)
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.derived import commands_of
+from headwater.serve.resp.door import RespSession
 from headwater.serve.resp.group_commands import count_of, letter_row, letters_asked
-from headwater.serve.resp.info_replies import group_facts, stream_facts
-from headwater.serve.resp.read_options import topic_read_options
-from headwater.serve.resp.session import RespSession
-from headwater.serve.resp.write_options import write_options
+from headwater.serve.resp.replies import group_facts, stream_facts
 
 
 async def known_topic(session: RespSession, name: str) -> AsyncTopic[Any]:

@@ -9,10 +9,9 @@ from typing import Any
 
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
+from headwater.serve.http.connection import serve_http
 from headwater.serve.http.limits import HttpLimits
-from headwater.serve.http.server import serve_http
-from headwater.serve.listening import ListenAddress, url_of
-from headwater.serve.process import ServerProcess
+from headwater.serve.listening import ListenAddress, ServerProcess, url_of
 from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory
 from headwater.serve.timeline.service import Service
 from headwater.serve.tokens import Tokens

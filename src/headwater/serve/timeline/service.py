@@ -11,10 +11,15 @@ from headwater.errors import HeadwaterError, InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.metrics.exposition import CONTENT_TYPE
 from headwater.serve.batching import Batcher, BatchPart
-from headwater.serve.http.authorization import authorize
-from headwater.serve.http.cors import LOOKED_AT, check_local
-from headwater.serve.http.faults import own_fault
-from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
+from headwater.serve.http.authorization import LOOKED_AT, authorize, check_local
+from headwater.serve.http.messages import (
+    Admitted,
+    Refused,
+    Reply,
+    Request,
+    StreamedReply,
+    own_fault,
+)
 from headwater.serve.timeline import lenient as roshis
 from headwater.serve.timeline import wire
 from headwater.serve.timeline.prometheus import ServerMetrics

@@ -22,7 +22,7 @@ import msgspec
 from headwater.errors import InvalidInput
 from headwater.kernel.inputs import check_int
 from headwater.serve.http.messages import Refused, Reply
-from headwater.serve.http.nesting import check_nesting
+from headwater.serve.http.parsing import check_nesting
 from headwater.timeline.cluster import Window
 from headwater.timeline.farm.reading import Answer
 from headwater.timeline.records import (

@@ -9,10 +9,9 @@ from headwater.kernel.declaring import Scope
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import consumer_link
-from headwater.serve.console.positions import position_of
 from headwater.serve.console.render import counted, number
-from headwater.serve.http.messages import Refused
-from headwater.serve.http.targets import path_part
+from headwater.serve.console.ruler import position_of
+from headwater.serve.http.messages import Refused, path_part
 from headwater.views.outboxes import ConsumerPlace, consumer_places
 
 

@@ -14,11 +14,11 @@ from headwater.log.types import GroupInfo
 from headwater.serve.console.actions.action import Action, cli_words, given, place_of
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import group_link, stream_link
-from headwater.serve.console.pages.groups import rate_of
-from headwater.serve.console.positions import position_of
+from headwater.serve.console.pages.readers import rate_of
 from headwater.serve.console.render import age, counted, number, size
+from headwater.serve.console.ruler import position_of
 from headwater.serve.console.spelling import action
-from headwater.serve.http.targets import path_part
+from headwater.serve.http.messages import path_part
 from headwater.views.overview import live_members
 
 _RANGES: Final = 250

@@ -9,7 +9,7 @@ from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import channel_link, ick_link
 from headwater.serve.console.render import number
-from headwater.serve.http.targets import path_part
+from headwater.serve.http.messages import path_part
 
 
 async def _known(call: PageCall, name: str) -> ChannelStats:

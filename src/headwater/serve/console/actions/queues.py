@@ -9,7 +9,7 @@ from headwater.serve.console.actions.action import Action, Prepare, cli_words, g
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import queue_link
 from headwater.serve.console.render import age, counted, number
-from headwater.serve.http.targets import path_part
+from headwater.serve.http.messages import path_part
 
 
 async def queue_state(call: PageCall) -> Action:

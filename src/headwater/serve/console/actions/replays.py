@@ -12,7 +12,7 @@ from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import stream_link
 from headwater.serve.console.render import age, counted, number, size
-from headwater.serve.http.targets import path_part
+from headwater.serve.http.messages import path_part
 
 
 async def replay(call: PageCall) -> Action:

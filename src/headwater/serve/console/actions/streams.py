@@ -20,7 +20,7 @@ from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import stream_link
 from headwater.serve.console.render import counted, number, policy, size
 from headwater.serve.fields import MAX_DIGITS
-from headwater.serve.http.targets import path_part
+from headwater.serve.http.messages import path_part
 from headwater.views.overview import groups_of
 
 

@@ -10,7 +10,7 @@ from headwater.serve.api.letter_jobs import may_see
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.letter_places import Letter, filter_of, look_for
 from headwater.serve.console.links import query
-from headwater.serve.console.pages.consumers import consumers_with_letters
+from headwater.serve.console.pages.readers import consumers_with_letters
 
 # How many letters one page looks at, for how long it looks for them, and how many it shows.
 LOOKED_AT: Final = 2000

@@ -6,17 +6,81 @@ nothing, whatever the number of streams and of tabs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from headwater.kernel.declaring import Scope
-from headwater.metrics.alarms import Alarm
+from headwater.metrics.alarms import CONSUMER, Alarm, consumer_letters
 from headwater.metrics.history import Series, SpacedPoints
+from headwater.metrics.sweeps import StoreSample
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.charts import spark
-from headwater.serve.console.history_charts import STEPS, step_of, store_charts
-from headwater.serve.console.pages.alarms import AlarmButton, button_of, gathered, link_of
-from headwater.serve.console.pages.lagging import Lagging, lagging, worst_of
-from headwater.serve.console.pages.sampled import sampled
+from headwater.serve.console.charts import (
+    STEPS,
+    channel_charts,
+    charts_json,
+    consumer_charts,
+    group_charts,
+    outbox_charts,
+    queue_charts,
+    spark,
+    step_of,
+    store_charts,
+)
+from headwater.serve.console.pages.lagging import (
+    AlarmButton,
+    Lagging,
+    button_of,
+    gathered,
+    lagging,
+    link_of,
+    worst_of,
+)
+from headwater.serve.console.pages.store import check_everywhere
+from headwater.serve.tokens import Grant
+
+# ── Sampled ───────────────────────────────────────────────────────────────────────────────────────
+# The newest sample of the store, as far as a client may see it, for pages of many objects.
+
+
+# While somebody looks, the store is sampled so often, however many look.
+_EVERY_S: Final = 2.0
+
+
+async def sampled(call: PageCall) -> StoreSample:
+    """Return the newest sample that is whole; raises an error while the store does not answer."""
+    sample = await call.served.watched.sweeps.whole(_EVERY_S)
+    if call.grant.everywhere(Scope.READ):
+        return sample
+
+    def visible(name: str) -> bool:
+        return call.grant.allows(Scope.READ, name)
+
+    return replace(
+        sample,
+        streams=[one for one in sample.streams if visible(one.name)],
+        groups=[row for row in sample.groups if visible(row.stream)],
+        queues=[one for one in sample.queues if visible(one.name)],
+        channels=[one for one in sample.channels if visible(one.name)],
+        # As their page: a query concerns the whole store.
+        queries=[],
+    )
+
+
+def letters_seen(sample: StoreSample, grant: Grant) -> int:
+    """Return how many dead letters of groups, queues and SQL consumers a client may see."""
+    of_groups = ((row.stream, row.group.dead) for row in sample.groups if row.group.dead)
+    of_queues = ((one.name, one.dead) for one in sample.queues if one.dead)
+    of_consumers = ((one.consumer, one.dead) for one in consumer_letters(sample))
+    return sum(
+        dead
+        for found in (of_groups, of_queues, of_consumers)
+        for name, dead in found
+        if grant.allows(Scope.READ, name)
+    )
+
+
+# ── Overview ──────────────────────────────────────────────────────────────────────────────────────
+
 
 # Rows that are shown, and those of them that have a spark line: each costs a ring of the history.
 _ROWS: Final = 50
@@ -81,3 +145,48 @@ async def _sparks(call: PageCall, rows: list[Lagging]) -> dict[Series, str]:
         one: spark([None if point is None else point.lag for point in found.series[one]])
         for one in wanted
     }
+
+
+# ── Chart sources ─────────────────────────────────────────────────────────────────────────────────
+# What charts of a page are renewed from, as JSON: the same charts, with newer points.
+
+
+async def renew_store(call: PageCall) -> Context:
+    """Return the charts of the overview."""
+    rows = lagging(await sampled(call))
+    return charts_json(await store_charts(call, worst_of(rows)))
+
+
+async def renew_group(call: PageCall) -> Context:
+    """Return the charts of a group."""
+    stream, group = call.names
+    call.check(stream)
+    return charts_json(await group_charts(call, stream, group))
+
+
+async def renew_queue(call: PageCall) -> Context:
+    """Return the charts of a queue."""
+    call.check(call.name)
+    return charts_json(await queue_charts(call, call.name))
+
+
+async def renew_channel(call: PageCall) -> Context:
+    """Return the charts of a channel of dirty lists."""
+    call.check(call.name)
+    return charts_json(await channel_charts(call, call.name))
+
+
+async def renew_outbox(call: PageCall) -> Context:
+    """Return the charts of the outbox."""
+    check_everywhere(call)
+    return charts_json(await outbox_charts(call))
+
+
+async def renew_consumer(call: PageCall) -> Context:
+    """Return the charts of a SQL consumer."""
+    call.check(call.name)
+    # The store notes which streams it reads: the database need not be asked for that.
+    sample = await sampled(call)
+    reader = CONSUMER + call.name
+    streams = [one.name for one in sample.streams if reader in one.readers]
+    return charts_json(await consumer_charts(call, streams, call.name))

@@ -24,8 +24,8 @@ from headwater.serve.console.links import (
     queue_link,
     stream_link,
 )
-from headwater.serve.console.pages.sampled import sampled
-from headwater.serve.http.targets import path_part
+from headwater.serve.console.pages.overview import sampled
+from headwater.serve.http.messages import path_part
 from headwater.spark.queries.status import query_statuses
 from headwater.timed.operating import list_infos
 

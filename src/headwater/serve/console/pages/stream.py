@@ -1,24 +1,211 @@
-"""One stream: its messages, groups, storage and settings, and forms to write to it."""
+"""Streams: the list, the pages of one with its ruler and live tail, and the page of one message."""
 
 from __future__ import annotations
 
+import asyncio
 import shlex
-from typing import Any, Final
+import time
+from collections.abc import AsyncGenerator
+from typing import Any, Final, NamedTuple
 
-from headwater.errors import InvalidInput
+import msgspec
+
+from headwater.errors import HeadwaterError, InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
-from headwater.log.inspecting import estimate, stream_profile
-from headwater.log.types import Searched, StreamInfo
+from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.inspecting import (
+    GroupRuler,
+    StreamProfile,
+    TimeBar,
+    estimate,
+    group_ruler,
+    histogram,
+    lag_at,
+    stream_profile,
+)
+from headwater.log.types import GroupInfo, Searched, StreamInfo
+from headwater.metrics.alarms import CONSUMER
+from headwater.metrics.retention_forecasts import RetentionForecast
+from headwater.outbox.status import Checkpoint
 from headwater.serve.api.routes import NDJSON
+from headwater.serve.api.tails import ALIVE, HELLO, events_of
+from headwater.serve.api.traces import find_row, traced
 from headwater.serve.console.actions.action import cli_words
-from headwater.serve.console.bounded_reads import shown_messages
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.pages.stream_forecast import forecast_words
-from headwater.serve.console.pages.stream_ruler import ruler_of
-from headwater.serve.console.positions import moment_of, steps_of
-from headwater.serve.http.messages import Refused
-from headwater.serve.http.targets import path_part
+from headwater.serve.console.letter_places import Place
+from headwater.serve.console.links import consumer_link, group_link, query, stream_link
+from headwater.serve.console.render import age, number
+from headwater.serve.console.ruler import (
+    OutsideReader,
+    RulerPicture,
+    Stretch,
+    draw,
+    moment_of,
+    registered_reader,
+    spark_reads,
+    steps_of,
+    window_of,
+)
+from headwater.serve.console.values import shown_messages
+from headwater.serve.http.messages import Refused, StreamedReply, path_part
+from headwater.spark.queries.status import query_statuses
+from headwater.store.many import together
+from headwater.views import overview
+from headwater.views.overview import StreamGroup
+from headwater.views.traces import TraceStepView
+
+# ── Streams ───────────────────────────────────────────────────────────────────────────────────────
+# The list of all streams.
+
+
+async def show_streams(call: PageCall) -> Context:
+    """Show all streams, page by page."""
+    names, part = call.part(call.visible(await call.hw.streams()))
+    streams = await call.hw.store.run(overview.some_streams(names))
+    groups: dict[str, list[GroupInfo]] = {}
+    for row in await call.hw.store.run(overview.groups_of(streams)):
+        groups.setdefault(row.stream, []).append(row.group)
+    rates = {name: call.served.watched.rates.of(name) for name in names}
+    return {"streams": streams, "groups": groups, "rates": rates, "part": part}
+
+
+# ── Stream forecast ───────────────────────────────────────────────────────────────────────────────
+# What retention would do to a stream now, in the words of its header.
+
+
+# So many groups that would miss messages are named.
+_NAMED: Final = 3
+
+
+def forecast_words(seen: RetentionForecast) -> str:
+    """Say what would be evicted now, what waits for whom, and who would miss how much."""
+    if not seen.due:
+        return "nothing to evict now"
+    at_least = "at least " if seen.more else ""
+    kept = seen.due - seen.evicted
+    waiting = (
+        f"{at_least}{number(kept)} wait for {seen.held_by}, which needs {number(seen.held_next)}"
+    )
+    if not seen.evicted:
+        return f"would evict nothing now; {waiting}"
+    # What is held up is all that is not counted.
+    first = "" if kept else at_least
+    said = f"would evict {first}{number(seen.evicted)} now, passes {_passed(seen)}"
+    return f"{said}; {waiting}" if kept else said
+
+
+def _passed(seen: RetentionForecast) -> str:
+    if not seen.passed:
+        return "nobody"
+    named = [f"{one.group} by {number(one.missed)}" for one in seen.passed[:_NAMED]]
+    more = len(seen.passed) - len(named)
+    return ", ".join(named) + (f" and {number(more)} more groups" if more else "")
+
+
+# ── Stream ruler ──────────────────────────────────────────────────────────────────────────────────
+# The ruler of a stream for its pages: who reads it, and where each of them stands.
+
+
+# How many rows and cells a ruler has, and how many places of the index a page looks at.
+_ROWS: Final = 40
+_CELLS: Final = 250
+_SAMPLE: Final = 128
+_BARS: Final = 60
+
+
+class StreamRuler(NamedTuple):
+    """A ruler with what its page shows beside it.
+
+    ``hidden`` rows are not drawn; ``times`` are offsets with their times, for whoever points at
+    the picture; ``without`` says who could not be asked.
+    """
+
+    picture: RulerPicture
+    hidden: int
+    bars: list[TimeBar]
+    times: list[tuple[int, int]]
+    profile: StreamProfile
+    groups: list[StreamGroup]
+    without: str | None
+
+
+async def ruler_of(call: PageCall, info: StreamInfo) -> StreamRuler:
+    """Return the ruler of a stream: one call for each group, none for a message."""
+    window = window_of(info, call.number("first"), call.number("last"))
+    rows = await call.hw.store.run(overview.groups_of([info]))
+    rulers = await group_rulers(call, info.name, rows[:_ROWS], window)
+    readers, without = await outside_readers(call, info)
+    now_ms = int(time.time() * 1000)
+    picture = draw(info, window, rulers, readers[:_ROWS], now_ms)
+    profile = await call.hw.store.run(stream_profile(info.name, window.first, window.last, _SAMPLE))
+    return StreamRuler(
+        picture=picture,
+        hidden=max(len(rows) - _ROWS, 0) + max(len(readers) - _ROWS, 0),
+        bars=histogram(profile, window.first, window.last, _BARS),
+        times=profile.points(window.first, window.last)[:: max(len(profile.sample) // 64, 1)],
+        profile=profile,
+        groups=rows,
+        without=without,
+    )
+
+
+async def group_rulers(
+    call: PageCall, stream: str, rows: list[StreamGroup], window: Stretch, cells: int = _CELLS
+) -> list[tuple[GroupInfo, GroupRuler]]:
+    """Return what became of a window in each group; one that is removed meanwhile is left out."""
+    handles = [GroupHandle(StreamHandle(stream, set()), row.group.name, "console") for row in rows]
+    rulers = await call.hw.store.run(
+        together(group_ruler(one, window.first, window.last, cells) for one in handles)
+    )
+    return [
+        (row.group, ruler) for row, ruler in zip(rows, rulers, strict=True) if ruler is not None
+    ]
+
+
+async def outside_readers(
+    call: PageCall, info: StreamInfo
+) -> tuple[list[OutsideReader], str | None]:
+    """Return who reads a stream from outside the log, and who could not be asked."""
+    consumers, without = await _consumers(call, info.name)
+    readers = [
+        registered_reader(name, needed, info.reader_lag_ms[name])
+        for name, needed in sorted(info.readers.items())
+        if name.removeprefix(CONSUMER) not in consumers
+    ]
+    lags = await call.hw.store.run(
+        together(lag_at(info.name, one.next_offset) for one in consumers.values())
+    )
+    readers += [
+        OutsideReader(
+            "SQL",
+            name,
+            one.next_offset,
+            f"last progress {age(one.idle_ms)} ago",
+            lag.lag_ms,
+            consumer_link(name),
+        )
+        for (name, one), lag in zip(consumers.items(), lags, strict=True)
+    ]
+    for spark_query in await call.hw.store.run(query_statuses()):
+        readers += spark_reads(spark_query, info.name)
+    return readers, without
+
+
+async def _consumers(call: PageCall, stream: str) -> tuple[dict[str, Checkpoint], str | None]:
+    """Return where the SQL consumers of a stream are, in the order of their names."""
+    if call.served.database is None:
+        return {}, None
+    try:
+        status = await call.served.database.status()
+    except HeadwaterError as error:
+        return {}, f"SQL consumers are not shown as their database says: {error}"
+    own = [one for one in status.checkpoints if one.stream == stream]
+    return {one.consumer: one for one in sorted(own, key=lambda one: one.consumer)}, None
+
+
+# ── Stream ────────────────────────────────────────────────────────────────────────────────────────
+
 
 # How many messages a page shows, and what a search may take before it asks whether to go on.
 _MESSAGES: Final = 50
@@ -185,3 +372,126 @@ async def show_stream_replay(call: PageCall) -> Context:
             ("Python", f"hw.stream({info.name!r}).read({first}, {count})"),
         ],
     }
+
+
+# ── Stream tail ───────────────────────────────────────────────────────────────────────────────────
+# The live tail of a stream for a browser: as many messages as a person can see, and what it skips.
+#
+# A browser cannot show a stream of a hundred thousand messages a second, and must not be sent it.
+# So this tail reads a few times a second and, where more came than a screen holds, goes on with
+# the newest; the offsets that it left out are named, and can be read. The tail of the API leaves
+# out nothing.
+
+
+# A browser is sent so many messages at once at most, and so many times a second.
+_SHOWN: Final = 100
+_PAUSE_S: Final = 0.5
+_NO_STORE: Final = b"Cache-Control: no-store\r\n"
+
+
+async def follow_stream(call: PageCall) -> StreamedReply:
+    """Send messages as they are written, and what was left out, as server-sent events."""
+    info = await opened(call)
+    seen = (call.request.headers or {}).get(b"last-event-id", b"")
+    known = seen.isdigit() and len(seen) <= _DIGITS
+    at = int(seen) + 1 if known else call.number("from", info.last + 1) or 1
+    pieces = _events(call, max(min(at, info.last + 1), 1))
+    return StreamedReply(200, pieces, "text/event-stream", _NO_STORE, endless=True)
+
+
+async def _events(call: PageCall, at: int) -> AsyncGenerator[bytes, None]:
+    stream, tails = call.hw.stream(call.name), call.served.tails
+    yield HELLO
+    while call.served.tokens.still(call.grant):
+        passage = await stream.read_from(at, _SHOWN, max_bytes=LIST_BYTES)
+        if passage.last - passage.next >= _SHOWN:
+            first, at = at, passage.last - _SHOWN + 1
+            facts = msgspec.json.encode({"first": first, "last": at - 1, "why": "too many to show"})
+            yield b"event: skipped\nid: %d\ndata: %b\n\n" % (at - 1, facts)
+            continue
+        if passage.next > at:
+            yield events_of(passage)
+            at = passage.next
+            await asyncio.sleep(_PAUSE_S)
+            continue
+        await tails.news({call.name: at}, lambda: call.served.tokens.still(call.grant))
+        yield ALIVE
+
+
+# ── Messages ──────────────────────────────────────────────────────────────────────────────────────
+# One message: its value, its headers, and its life from the outbox to every reader.
+
+
+_WORDS: Final = {"consumer": "SQL consumer", "query": "Spark query"}
+
+
+async def show_message(call: PageCall) -> Context:
+    """Show one message of a stream, and what became of it everywhere."""
+    stream, given = call.names
+    info = await opened(call)
+    offset = _offset(given)
+    trace, _, message = await traced(call.served, stream, offset)
+    return (await frame(call, info, "Messages")) | {
+        "offset": offset,
+        "message": message,
+        "row": trace.row,
+        "life": [(one, _where(one), _link(stream, one)) for one in trace.steps],
+        "hidden": trace.groups_left_out,
+        "forms": _forms(call, stream, offset),
+        "trace_forms": _trace_forms(call, stream, offset),
+    }
+
+
+async def show_row(call: PageCall) -> Context:
+    """Show the message of a row of the outbox, or where else the row is."""
+    if not call.grant.everywhere(Scope.READ):
+        raise Refused(403, "this concerns the whole store; sign in with a token for all names (*)")
+    row, served = _offset(call.name), call.served.database is not None
+    found = await find_row(call.served, row) if served else None
+    if found is not None and found.offset is not None:
+        return {"see": f"{stream_link(found.stream)}/messages/{found.offset}"}
+    return {"row": row, "found": found, "served": served}
+
+
+def _offset(given: str) -> int:
+    try:
+        offset = int(given.replace(",", ""))
+    except ValueError:
+        offset = 0
+    if not 1 <= offset < 2**53:
+        raise InvalidInput(f"{given!r} is no offset; give a whole number from 1 on")
+    return offset
+
+
+def _where(step: TraceStepView) -> str:
+    return f"{_WORDS.get(step.kind, step.kind)} {step.name}".strip()
+
+
+def _link(stream: str, step: TraceStepView) -> str | None:
+    if step.kind == "group":
+        if step.state == "dead":
+            return f"/dead?{query(place=Place(stream, step.name).key)}"
+        return group_link(stream, step.name)
+    if step.kind == "consumer":
+        return consumer_link(step.name)
+    return {"outbox": "/outbox", "batch": "/outbox", "query": "/spark"}.get(step.kind)
+
+
+def _forms(call: PageCall, stream: str, offset: int) -> list[tuple[str, str]]:
+    """Return how the same message is read elsewhere."""
+    path = f"/v1/streams/{path_part(stream)}/messages?from={offset}&count=1"
+    return [
+        ("CLI", cli_words("stream", "read", stream, "--offset", offset, "--count", 1)),
+        ("curl", shlex.join(["curl", f"{call.address}{path}"])),
+        ("Python", f"hw.stream({stream!r}).read({offset}, 1)[0]"),
+    ]
+
+
+def _trace_forms(call: PageCall, stream: str, offset: int) -> list[tuple[str, str]]:
+    """Return how the same life is shown elsewhere, and the lasting address of the page."""
+    path = f"{path_part(stream)}/messages/{offset}"
+    return [
+        ("CLI", cli_words("stream", "trace", stream, offset)),
+        ("curl", shlex.join(["curl", f"{call.address}/v1/streams/{path}/trace"])),
+        ("Link", f"{call.address}/console/streams/{path}"),
+    ]

@@ -5,30 +5,38 @@ from __future__ import annotations
 from typing import Final
 
 from headwater.serve.console.calls import ConsoleFeed, ConsolePage, Context, PageCall
-from headwater.serve.console.pages.chart_sources import (
+from headwater.serve.console.pages.letters import show_dead
+from headwater.serve.console.pages.overview import (
     renew_channel,
     renew_consumer,
     renew_group,
     renew_outbox,
     renew_queue,
     renew_store,
+    show_overview,
 )
-from headwater.serve.console.pages.consumers import show_consumer, show_consumers
-from headwater.serve.console.pages.groups import show_group
-from headwater.serve.console.pages.letters import show_dead
-from headwater.serve.console.pages.lists import show_channel, show_ick, show_lists
-from headwater.serve.console.pages.messages import show_message, show_row
-from headwater.serve.console.pages.overview import show_overview
-from headwater.serve.console.pages.pipelines import (
+from headwater.serve.console.pages.queues import (
+    show_channel,
+    show_ick,
+    show_lists,
+    show_queue,
+    show_queues,
+)
+from headwater.serve.console.pages.readers import show_consumer, show_consumers, show_group
+from headwater.serve.console.pages.search import show_search
+from headwater.serve.console.pages.store import (
+    show_audit,
     show_outbox,
+    show_processes,
     show_spark,
+    show_store,
     show_timed,
     show_timed_job,
 )
-from headwater.serve.console.pages.queues import show_queue, show_queues
-from headwater.serve.console.pages.search import show_search
-from headwater.serve.console.pages.store import show_audit, show_processes, show_store
 from headwater.serve.console.pages.stream import (
+    follow_stream,
+    show_message,
+    show_row,
     show_stream,
     show_stream_groups,
     show_stream_replay,
@@ -36,9 +44,8 @@ from headwater.serve.console.pages.stream import (
     show_stream_storage,
     show_stream_tail,
     show_stream_write,
+    show_streams,
 )
-from headwater.serve.console.pages.stream_tail import follow_stream
-from headwater.serve.console.pages.streams import show_streams
 from headwater.serve.console.pages.timelines import show_timelines
 from headwater.serve.console.pages.topics import show_topic, show_topics
 from headwater.serve.http.messages import Refused

@@ -1,16 +1,13 @@
-"""Lists of dead letters and of messages in queues, as servers return them: page by page.
-
-A page ends once its messages have 4 MiB, with one at least, and names the place where the next one
-begins. Nothing more is asked of the store: large messages do not take any amount of memory.
-"""
+"""Lists as servers return them, page by page: dead letters, messages of queues, timelines."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from headwater.errors import InvalidInput
 from headwater.kernel.failures import LetterFilter
 from headwater.kernel.headers import LIST_BYTES
+from headwater.kernel.inputs import check_int
 from headwater.log.dead_letters import list_dead
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.keys import MAX_OFFSET
@@ -20,9 +17,19 @@ from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import peek_page
 from headwater.queue.types import QueueItem, State
+from headwater.timeline.records import MAX_SIZE, Cursor, Record
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
+    from headwater.timeline.farm.aio_farm import AsyncFarm
+
+
+# ── Letter lists ──────────────────────────────────────────────────────────────────────────────────
+# Lists of dead letters and of messages in queues, as servers return them: page by page.
+#
+# A page ends once its messages have 4 MiB, with one at least, and names the place where the next
+# one begins. Nothing more is asked of the store: large messages do not take any amount of memory.
+
 
 Item = TypeVar("Item")
 
@@ -110,3 +117,46 @@ def _spelled(places: list[int]) -> str | None:
     if all(place < 0 for place in places):
         return None
     return ".".join("" if place < 0 else str(place) for place in places)
+
+
+# ── Timeline pages ────────────────────────────────────────────────────────────────────────────────
+# A page of a timeline as servers return it: read in steps, and no more once it has 4 MiB.
+
+
+# Members may be large: a page begins with so many, and goes on by their size.
+_FIRST: Final = 16
+
+
+class TimelinePart(NamedTuple):
+    """Records of a timeline, the newest first, and why some may be missing."""
+
+    records: list[Record]
+    failures: list[Any]
+
+
+async def timeline_part(
+    farm: AsyncFarm, key: Any, offset: int, limit: int, start: Any = None, stop: Any = None
+) -> TimelinePart:
+    """Return records by rank, or behind and before places; with places, offset is 0."""
+    records: list[Record] = []
+    failures: list[Any] = []
+    size = 0
+    step = min(check_int(limit, "limit", 1, MAX_SIZE), _FIRST)
+    while True:
+        if start is None and stop is None:
+            found = await farm.select([key], offset, step)
+        else:
+            found = await farm.select_range([key], start, stop, step)
+        some = found[key]
+        failures += [one for one in found.failures if str(one) not in map(str, failures)]
+        for record in some:
+            records.append(record)
+            size += len(record.member)
+            if size >= LIST_BYTES:
+                return TimelinePart(records, failures)
+        if len(some) < step or len(records) >= limit:
+            return TimelinePart(records, failures)
+        # What is inserted meanwhile does not move a place.
+        start = Cursor.of(records[-1])
+        fitting = (LIST_BYTES - size) * len(records) // max(size, 1)
+        step = max(1, min(limit - len(records), fitting))
