@@ -258,8 +258,7 @@ async def _prepared(name: str, form: _Form) -> Any:
     served = _StandIn(
         hw=_StandIn(store=_StandIn(rows=[place], points=_StandIn())),
         database=_StandIn(checkpoints=_StandIn(rows=[position])),
-        letter_jobs=_StandIn(rows=[job]),
-        replays=_StandIn(rows=[job]),
+        jobs=_StandIn(letters=_StandIn(rows=[job]), replays=_StandIn(rows=[job])),
     )
     grant = Grant("ops", {Scope.ADMIN: ["*"]})
     make_call: Any = PageCall

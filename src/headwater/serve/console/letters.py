@@ -16,15 +16,16 @@ from headwater.errors import InvalidInput, UnknownGroup
 from headwater.kernel.declaring import Scope
 from headwater.kernel.failures import Cause, LetterFilter
 from headwater.kernel.headers import LIST_BYTES, bytes_of
+from headwater.metrics.sweeps import ConsumerLetterCount, consumer_letters
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.links import group_link, query, queue_link
-from headwater.serve.console.pages.readers import consumers_with_letters
 from headwater.serve.console.render import number
 from headwater.serve.console.ruler import moment_of
 from headwater.serve.console.values import cut
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.letters import LetterHolder, LetterSweep, SweepPlace, may_see
+from headwater.views.outboxes import consumer_places
 from headwater.whole_store.letters import count_letters, letter_box
 
 # How many letters one page looks at, for how long it looks for them, and how many it shows.
@@ -513,3 +514,20 @@ async def stop_letters(call: PageCall) -> Action:
         python=f"hw.stop_job({job!r})",
         back="/dead",
     )
+
+
+async def consumers_with_letters(call: PageCall) -> list[ConsumerLetterCount]:
+    """Return what SQL consumers gave up, as far as the client may see it.
+
+    A server without a database knows the consumers that are noted in the store.
+    """
+    if call.served.database is None:
+        known = consumer_letters(call.served.watched.sweeps.latest)
+        return [one for one in known if call.grant.allows(Scope.READ, one.consumer)]
+    there = (await call.served.database.status()).checkpoints
+    seen = [one for one in there if call.grant.allows(Scope.READ, one.consumer)]
+    return [
+        ConsumerLetterCount(one.checkpoint.consumer, one.checkpoint.stream, one.dead, one.letters)
+        for one in await call.hw.store.run(consumer_places(seen))
+        if one.dead
+    ]

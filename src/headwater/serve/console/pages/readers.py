@@ -11,7 +11,6 @@ from headwater.errors import UnknownConsumer, UnknownGroup
 from headwater.kernel.declaring import Scope
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.inspecting import group_ruler
-from headwater.metrics.alarms import ConsumerLetterCount, consumer_letters
 from headwater.outbox.consumer_letters import ConsumerLetter
 from headwater.serve.audit import AUDIT
 from headwater.serve.console.calls import Context, PageCall
@@ -172,20 +171,3 @@ async def _letters(call: PageCall, places: list[ConsumerPlace]) -> list[Consumer
     if call.served.database is None or not any(one.dead for one in places):
         return []
     return await call.served.database.letters_of(call.name, _LETTERS, call.grant)
-
-
-async def consumers_with_letters(call: PageCall) -> list[ConsumerLetterCount]:
-    """Return what SQL consumers gave up, as far as the client may see it.
-
-    A server without a database knows the consumers that are noted in the store.
-    """
-    if call.served.database is None:
-        known = consumer_letters(call.served.watched.sweeps.latest)
-        return [one for one in known if call.grant.allows(Scope.READ, one.consumer)]
-    there = (await call.served.database.status()).checkpoints
-    seen = [one for one in there if call.grant.allows(Scope.READ, one.consumer)]
-    return [
-        ConsumerLetterCount(one.checkpoint.consumer, one.checkpoint.stream, one.dead, one.letters)
-        for one in await call.hw.store.run(consumer_places(seen))
-        if one.dead
-    ]
