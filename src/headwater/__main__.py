@@ -20,7 +20,7 @@ def main() -> None:
     _open_closed_streams()
     try:
         # Imported here, so that Ctrl-C is answered while it loads.
-        from headwater.cli.narrowing import narrowed
+        from headwater.cli.program import narrowed
 
         narrowed(sys.argv[1:])()
     except KeyboardInterrupt:

@@ -10,13 +10,13 @@ import pytest
 import typer.main
 
 import headwater
-from headwater.cli.narrowing import every_command
+from headwater.cli.program import every_command
 from tests.support.stores import Stores
 
 
 def completed(capsys: pytest.CaptureFixture[str], words: str) -> list[str]:
     """Return what is offered for the last of some words, as bash asks for it."""
-    from headwater.cli.narrowing import narrowed
+    from headwater.cli.program import narrowed
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMP_WORDS", f"headwater {words}")

@@ -287,7 +287,7 @@ def test_the_demo_exits_with_1_when_a_claim_is_false(
         return offsets
 
     monkeypatch.setattr(headwater.Stream, "write_many", forgetful)
-    monkeypatch.setattr("headwater.cli.demo.crew._PATIENCE_S", 0.0)
+    monkeypatch.setattr("headwater.cli.demo.story._PATIENCE_S", 0.0)
     answer = run(None, "demo", "--messages", "1000", "--store", url)
     assert answer.code == 1
     assert "claims were false" in answer.out.splitlines()[-1]

@@ -11,7 +11,7 @@ import headwater
 from headwater import Group, Headwater
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.inspecting import DeadOffsets, GroupRuler, group_ruler
-from headwater.views.group_lives import life_in_group
+from headwater.views.overview import life_in_group
 from tests.support.servers import Server
 
 

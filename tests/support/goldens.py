@@ -27,9 +27,7 @@ from typer.testing import CliRunner
 from typer.utils import get_params_from_function
 
 from headwater import errors
-from headwater.cli.help_text import spelled
-from headwater.cli.main import app
-from headwater.cli.root import bare_root
+from headwater.cli.program import app, bare_root, spelled
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.openapi import document
 from headwater.serve.api.problems import status_of

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import typer
 
 from headwater.cli.derived import DOOR as COMMAND_LINE
-from headwater.cli.narrowing import every_command
+from headwater.cli.program import every_command
 from headwater.doors.catalogue import GROUP, QUEUE, TOPIC_GROUP, catalogue
 from headwater.kernel.declaring import DOORS
 from headwater.serve.api.derived import DOOR as HTTP

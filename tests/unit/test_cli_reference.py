@@ -14,8 +14,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from headwater.cli.help_text import spelled
-from headwater.cli.main import app
+from headwater.cli.program import app, spelled
 from headwater.timeline.farm.reading import READ_STRATEGIES
 from headwater.timeline.farm.repairing import REPAIR_STRATEGIES
 

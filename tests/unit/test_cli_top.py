@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from headwater.cli.top_view import (
+from headwater.cli.top_screen import (
     TopPicture,
     overview_picture,
     place_kept,

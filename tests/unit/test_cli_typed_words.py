@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from headwater.cli.typed_words import as_typed, not_utf8
+from headwater.cli.program import as_typed, not_utf8
 
 
 @dataclass

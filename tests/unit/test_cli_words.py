@@ -18,9 +18,8 @@ from typer.models import CommandInfo
 from typer.testing import CliRunner
 
 import headwater
-from headwater.cli import help_text, line_input, narrowing, options, output, spark, timeline
-from headwater.cli.main import app
-from headwater.cli.narrowing import every_command, name_of, narrowed
+from headwater.cli import line_input, options, output, program, spark, timeline
+from headwater.cli.program import app, every_command, name_of, narrowed
 from headwater.errors import InvalidInput
 from headwater.timeline import Farm
 
@@ -62,7 +61,7 @@ def test_sizes(word: str, size: int) -> None:
 
 def test_options_in_milliseconds_take_spans_of_time() -> None:
     words = "--ack-ms 30s --ttl-ms=2m --ack-ms 5 --tag 7s -- --x-ms 1s"
-    assert " ".join(help_text._in_ms(words.split())) == (
+    assert " ".join(program._in_ms(words.split())) == (
         "--ack-ms 30000 --ttl-ms=120000 --ack-ms 5 --tag 7s -- --x-ms 1s"
     )
 
@@ -181,7 +180,7 @@ def test_a_tag_that_is_not_text_is_refused_with_its_line() -> None:
 
 def test_help_waits_for_no_large_library() -> None:
     program = (
-        "import sys; from typer.testing import CliRunner; from headwater.cli.main import app\n"
+        "import sys; from typer.testing import CliRunner; from headwater.cli.program import app\n"
         "assert CliRunner().invoke(app, ['stream', 'read', '--help']).exit_code == 0\n"
         "large = ('pyarrow', 'redis', 'sqlalchemy', 'pyspark', 'msgspec', 'asyncio')\n"
         "sys.exit(' '.join(name for name in large if name in sys.modules) or 0)"
@@ -221,7 +220,7 @@ def test_every_option_before_a_command_is_known() -> None:
         if not getattr(one, "is_flag", True)
         for name in one.opts
     }
-    assert takes == set(narrowing._TAKING)
+    assert takes == set(program._TAKING)
 
 
 @pytest.mark.parametrize("words", [("--verison",), ("strem", "reed")])

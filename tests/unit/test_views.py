@@ -83,10 +83,10 @@ def test_a_mirror_has_every_field_by_itself_and_its_names_in_json() -> None:
 
 def test_housekeeping_shows_every_count_of_its_report() -> None:
     counts = {field.name for field in dataclasses.fields(Kept) if field.type == "int"}
-    assert set(views.housekeeping.STREAM_CHANGES) == counts - {"held"}
+    assert set(views.stores.STREAM_CHANGES) == counts - {"held"}
     kept_queue = dataclasses.fields(queue_types.KeptQueue)
     queue = {field.name for field in kept_queue if field.type == "int"}
-    assert set(views.housekeeping.QUEUE_CHANGES) == queue
+    assert set(views.stores.QUEUE_CHANGES) == queue
 
 
 def sample(hint: Any, full: bool) -> Any:
@@ -177,9 +177,8 @@ def modules_that_import(name: str, folder: Path) -> set[str]:
 def test_no_command_builds_json_by_hand() -> None:
     # What --json prints goes through output.show_json, which takes views alone: mypy sees to it.
     assert modules_that_import("json", ROOT / "cli") == {
-        "cli/demo/crew.py",  # the notes between the processes of the demo
-        "cli/demo/member.py",
-        "cli/demo/story.py",  # the values that the demo writes to the log
+        "cli/demo/story.py",  # the notes between the processes of the demo
+        "cli/demo/member.py",  # the values that the demo writes to the log
     }
     assert modules_that_import("msgspec", ROOT / "cli") == {
         "cli/verify/workers.py",  # the notes of its processes

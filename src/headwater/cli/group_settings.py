@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli import options
-from headwater.cli.option_groups import OptionGroup
+from headwater.cli.options import OptionGroup
 from headwater.errors import InvalidInput
 
 GroupStart = Annotated[

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from headwater.client import Headwater
     from headwater.store.presence import ServerJob
-    from headwater.views.server_jobs import ServerJobView
+    from headwater.views.stores import ServerJobView
 
 app = typer.Typer()
 # A server that has a job ends it within about a second; one that is gone has it for ten.
@@ -37,15 +37,15 @@ def list_jobs(store: StoreUrl = None, as_json: AsJson = False) -> None:
     columns: dict[str, Callable[[ServerJob], object]] = {
         "job": lambda job: job.id,
         "state": lambda job: job.state,
-        "done": lambda job: _progress(views.server_jobs.ServerJobView.of(job)),
+        "done": lambda job: _progress(views.stores.ServerJobView.of(job)),
         "noted": lambda job: output.time_text(job.noted_ms),
         "by": lambda job: job.who,
-        "what": lambda job: views.server_jobs.ServerJobView.of(job).what,
+        "what": lambda job: views.stores.ServerJobView.of(job).what,
         "error": lambda job: job.details.get("error"),
     }
     output.show_list(
         found,
-        views.server_jobs.ServerJobView.of,
+        views.stores.ServerJobView.of,
         columns,
         as_json,
         fold=5,
@@ -68,7 +68,7 @@ def stop(
         if not hw.stop_job(job):
             raise InvalidInput(f"the job {job} has ended already ({before.state})")
         now = _ended(hw, job)
-    view = views.server_jobs.ServerJobView.of(now)
+    view = views.stores.ServerJobView.of(now)
     if not now.over:
         said = "it will be stopped by the next server that starts: none has it at the moment"
     elif now.state == "stopped" and before.state == "waiting":

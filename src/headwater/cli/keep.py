@@ -9,9 +9,8 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.monitoring_options import MonitoringFlags
-from headwater.cli.option_groups import grouped
-from headwater.cli.options import AsJson, StoreUrl, connected, known, queue_of
+from headwater.cli.options import AsJson, StoreUrl, connected, grouped, known, queue_of
+from headwater.cli.server_options import MonitoringFlags
 from headwater.errors import StoreError
 from headwater.kernel.failures import store_may_recover
 
@@ -19,11 +18,7 @@ if TYPE_CHECKING:
     from headwater.ick.types import KeptChannel
     from headwater.log.retention import Kept
     from headwater.queue.types import KeptQueue
-    from headwater.views.housekeeping import (
-        ChannelChangeView,
-        QueueChangeView,
-        StreamChangeView,
-    )
+    from headwater.views.stores import ChannelChangeView, QueueChangeView, StreamChangeView
 
     ChangeView = StreamChangeView | QueueChangeView | ChannelChangeView
 
@@ -119,13 +114,13 @@ def _show(kept: Kept | KeptQueue | KeptChannel, told: dict[str, str], as_json: b
     if isinstance(kept, Kept):
         _warn_of_holder(kept, told)
         name, deeds = kept.stream, _STREAM_DEEDS
-        changes = views.housekeeping.StreamChangeView.all_of(kept)
+        changes = views.stores.StreamChangeView.all_of(kept)
     elif isinstance(kept, KeptQueue):
         name, deeds = kept.queue, _QUEUE_DEEDS
-        changes = views.housekeeping.QueueChangeView.all_of(kept)
+        changes = views.stores.QueueChangeView.all_of(kept)
     else:
         name, deeds = kept.channel, _CHANNEL_DEEDS
-        changes = views.housekeeping.ChannelChangeView.all_of(kept)
+        changes = views.stores.ChannelChangeView.all_of(kept)
     for change in changes:
         messages = output.counted(change.count, "message")
         sentence = f"{name}: {deeds[change.change].format(change.count, messages=messages)}"

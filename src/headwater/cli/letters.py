@@ -15,17 +15,18 @@ import typer
 
 from headwater import views
 from headwater.cli import completing, options, output
-from headwater.cli.option_groups import OptionGroup, grouped
 from headwater.cli.options import (
     AsJson,
     Count,
     GroupName,
+    OptionGroup,
     StoreUrl,
     StreamName,
     TopicName,
     Yes,
     confirm,
     connected,
+    grouped,
     point_in_time,
     similar,
 )
@@ -211,7 +212,7 @@ def _dead(
     with words.opened(store, *names) as target:
         letters = target.dead(count, matching=matching)
         if words.kind is QUEUE:
-            from headwater.cli.message_output import show_items
+            from headwater.cli.output import show_items
 
             show_items(letters, as_json, "given up", "no dead letters")
             return
@@ -368,7 +369,7 @@ def list_places(names: _Names = None, store: StoreUrl = None, as_json: AsJson = 
         found = hw.store.run(count_everywhere(_known(hw, names)))
     output.show_list(
         found,
-        views.server_jobs.LetterCountView.of,
+        views.stores.LetterCountView.of,
         {
             "kind": lambda one: "group" if one.group else "queue",
             "name": lambda one: f"{one.name} / {one.group}" if one.group else one.name,
@@ -396,7 +397,7 @@ def redrive_everywhere(
         done = hw.redrive_everywhere(*_known(hw, names), matching=matching, rate_per_s=rate)
     lost = f"; {done.gone} stay, because streams no longer hold them" if done.gone else ""
     output.answer(
-        views.server_jobs.LettersMovedView.of(done),
+        views.stores.LettersMovedView.of(done),
         f"redriven: {done.moved}, in {done.places} groups and queues{lost}",
         as_json,
     )
@@ -421,7 +422,7 @@ def discard_everywhere(
         confirm("Discard dead letters of all groups and queues that fit, for ever?", yes)
         done = hw.discard_everywhere(*chosen, matching=matching, rate_per_s=rate)
     output.answer(
-        views.server_jobs.LettersMovedView.of(done),
+        views.stores.LettersMovedView.of(done),
         f"discarded: {done.moved}, in {done.places} groups and queues",
         as_json,
     )

@@ -16,7 +16,7 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.message_options import WriteFlags, headers_of
+from headwater.cli.options import WriteFlags, headers_of
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.kernel.inputs import BASE64, from_text
 from headwater.log.keys import MAX_TAG_BYTES, MAX_VALUE_BYTES

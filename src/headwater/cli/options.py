@@ -1,13 +1,16 @@
-"""What commands take in common: the store, the form of the answer, and how words are parsed."""
+"""What commands take in common, groups of options, and how words are parsed."""
 
 from __future__ import annotations
 
 import datetime as dt
+import inspect
+import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 
@@ -17,9 +20,65 @@ from headwater.kernel.inputs import MAX_EXACT, parse_size, parse_span
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
+    from headwater.log.group import Group
     from headwater.log.stream import Stream
-    from headwater.log.topic import Topic
+    from headwater.log.topic import Topic, TopicGroup
+    from headwater.log.types import Message, TopicMessage
     from headwater.queue.queue import Queue
+
+
+# ── Option groups ─────────────────────────────────────────────────────────────────────────────────
+# Options that commands share, as one value: a dataclass whose fields are options.
+
+
+@dataclass(frozen=True)
+class OptionGroup:
+    """A group of options; each field is annotated as a parameter of a command would be."""
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that takes the options of its groups one by one, as Typer needs them."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {
+        name: hint
+        for name, hint in hints.items()
+        if isinstance(hint, type) and issubclass(hint, OptionGroup)
+    }
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in groups:
+            parameters += _parameters(groups[name])
+        else:
+            parameters.append(
+                parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            )
+
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, __name__
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _parameters(group: type[OptionGroup]) -> list[inspect.Parameter]:
+    """Return a parameter for each option of a group."""
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    ]
+
+
+# ── Options ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _or_of_root(context: typer.Context, value: str | None) -> str | None:
@@ -365,3 +424,159 @@ def from_here(
 ) -> Literal["first", "last"] | int | dt.datetime:
     """Return the position to seek to from the present one."""
     return max(1, here + sought.messages) if isinstance(sought, Steps) else sought
+
+
+# ── Message options ───────────────────────────────────────────────────────────────────────────────
+# Options of the commands that write and read messages, of streams and of topics.
+
+
+OneTag = Annotated[str | None, typer.Argument(metavar="TAG", help="One message: its tag.")]
+OneValue = Annotated[str | None, typer.Argument(metavar="VALUE", help="One message: its value.")]
+InBase64 = Annotated[
+    bool, typer.Option("--base64", help="VALUE is base64, of which the bytes are written.")
+]
+LineTag = Annotated[
+    str | None, typer.Option("--tag", help="Lines of stdin: the tag of every message.")
+]
+Separator = Annotated[
+    str | None,
+    typer.Option(
+        "--separator",
+        help="Lines of stdin: the text between tag and value; its first occurrence counts.",
+    ),
+]
+Backlog = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Then evict old messages, but keep at least N, and all that readers need.",
+    ),
+]
+Producer = Annotated[
+    str | None,
+    typer.Option(
+        help="One message: who writes it. A repeat with the same --sequence writes nothing."
+    ),
+]
+SequenceNumber = Annotated[
+    int | None,
+    typer.Option(min=0, help="One message: its number, which grows from write to write."),
+]
+GivenHeader = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header", metavar="NAME=VALUE", help="A header of every message; may be repeated."
+    ),
+]
+FirstOffset = Annotated[
+    int | None,
+    typer.Option("--offset", "-o", min=1, help="The first offset.", show_default="first"),
+]
+AsGroup = Annotated[
+    str | None, typer.Option(help="Read as a member of this group instead of by offset.")
+]
+AckMs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Group: milliseconds until unacknowledged messages are redelivered."),
+]
+ExpireMs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Group: milliseconds until unacknowledged messages are given up."),
+]
+NewestLines = Annotated[
+    int | None,
+    typer.Option(
+        "--lines",
+        "-n",
+        min=0,
+        metavar="N",
+        help="Begin with the newest N messages.",
+        show_default="10, or --count when it is less",
+    ),
+]
+StopAfter = Annotated[
+    int | None,
+    typer.Option("--count", "-c", min=0, metavar="N", help="Stop after N messages."),
+]
+
+
+@dataclass(frozen=True)
+class WriteFlags(OptionGroup):
+    """What a command that writes was given: one message, or how lines become messages."""
+
+    tag: OneTag = None
+    value: OneValue = None
+    line_tag: LineTag = None
+    separator: Separator = None
+    batch: BatchSize = 1000
+    backlog: Backlog = None
+    producer: Producer = None
+    sequence: SequenceNumber = None
+    header: GivenHeader = None
+
+    # An option of commands on streams only.
+    in_base64 = False
+
+    def check(self) -> None:
+        """Refuse what does not go together, and headers that are none."""
+        headers_of(self.header)
+        if (self.tag is None) != (self.value is None):
+            raise typer.BadParameter("give TAG and VALUE, or neither and lines on standard input")
+        if (self.producer is None) != (self.sequence is None):
+            raise typer.BadParameter("--producer and --sequence go together")
+        if self.tag is not None:
+            if self.line_tag is not None or self.separator is not None:
+                raise typer.BadParameter("--tag and --separator are for lines from standard input")
+            return
+        if self.in_base64:
+            raise typer.BadParameter("--base64 is for one message: give TAG and VALUE")
+        if self.line_tag is not None and self.separator is not None:
+            raise typer.BadParameter("--tag and --separator exclude each other")
+        if self.producer is not None:
+            raise typer.BadParameter("--producer is for one message: give TAG and VALUE")
+        if self.separator == "":
+            raise typer.BadParameter("--separator must not be empty")
+
+
+@dataclass(frozen=True)
+class StreamWriteFlags(WriteFlags):
+    """The same, where the value of one message may be base64."""
+
+    in_base64: InBase64 = False
+
+
+@dataclass(frozen=True)
+class ReadFlags(OptionGroup):
+    """Which messages are read: those from an offset on, or those that a group's member gets."""
+
+    offset: FirstOffset = None
+    count: Count = 10
+    block_ms: BlockMs = 0
+    group: AsGroup = None
+    ack_ms: AckMs = None
+    expire_ms: ExpireMs = None
+
+    def check(self) -> None:
+        """Refuse options of a group without one."""
+        if self.group is None and (self.ack_ms is not None or self.expire_ms is not None):
+            raise typer.BadParameter("--ack-ms and --expire-ms need --group")
+
+    def take(self, member: Group | TopicGroup) -> Sequence[Message | TopicMessage]:
+        """Return the messages that a member of the group gets."""
+        return member.read(
+            self.count, block_ms=self.block_ms, ack_ms=self.ack_ms, expire_ms=self.expire_ms
+        )
+
+
+def headers_of(given: list[str] | None) -> dict[str, bytes]:
+    """Return headers that were given as NAME=VALUE; refuses what is not, and a name twice."""
+    found: dict[str, bytes] = {}
+    for text in given or ():
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise typer.BadParameter(f"--header {text!r} has no '='; write NAME=VALUE")
+        if name in found:
+            raise typer.BadParameter(f"--header {name!r} is there twice; name each once")
+        found[name] = os.fsencode(value)
+    return found

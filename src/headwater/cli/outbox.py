@@ -18,10 +18,9 @@ from rich.text import Text
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.logging_lines import logged_lines
-from headwater.cli.monitoring_options import MonitoringFlags
-from headwater.cli.option_groups import grouped
-from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl, connected
+from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl, connected, grouped
+from headwater.cli.run import logged_lines
+from headwater.cli.server_options import MonitoringFlags
 from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:

@@ -7,19 +7,31 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import select
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-# Rich is imported for what needs it: a plain line and JSON are printed without.
+from headwater import views
+
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from headwater.log.types import GroupInfo, Message, TopicMessage
+    from headwater.queue.types import QueueItem
     from headwater.views.record import View
+    from headwater.views.streams import GoneView
+
+
+# ── Output ────────────────────────────────────────────────────────────────────────────────────────
+
+
+# Rich is imported for what needs it: a plain line and JSON are printed without.
 
 T = TypeVar("T")
 
@@ -35,7 +47,7 @@ _TEXTS = {"tag", "value", "member"}
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console for the present standard output or error."""
-    from headwater.cli.plain_console import PlainConsole
+    from headwater.cli.screens import PlainConsole
 
     found = PlainConsole(stderr=stderr, highlight=False)
     if not found.is_terminal:
@@ -275,3 +287,214 @@ def counted(count: int, noun: str) -> str:
 def range_text(first: int, last: int) -> str:
     """Return a range of offsets as text: 5, or 5-9."""
     return str(first) if first == last else f"{first}-{last}"
+
+
+# ── Line format ───────────────────────────────────────────────────────────────────────────────────
+# ``--format``: how a message is printed as one line of a user's own form.
+#
+# Fields stand in braces: ``--format '{offset} {tag} {value}'``. In a pipe or a file the bytes of a
+# message are printed as they are; on a terminal, so that they never act on it.
+
+
+FIELDS = ("offset", "time", "time_ms", "tag", "value", "attempt", "headers", "header[NAME]")
+TOPIC_FIELDS = ("partition", *FIELDS)
+_HEADER = re.compile(r"header\[(.+)\]")
+_PART = re.compile(r"\{\{|\}\}|\{(header\[[^{}]+\]|\w*)\}|[{}]|\\[nt0\\]|[^{}\\]+|\\")
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
+
+
+def _format_option(fields: tuple[str, ...]) -> Any:
+    known = " ".join(f"{{{field}}}" for field in fields)
+    return typer.Option(
+        "--format",
+        metavar="TEXT",
+        help="Print each message as this text, with its fields in braces: "
+        f"{known}. Known escapes are \\n \\t \\0.",
+        show_default=False,
+    )
+
+
+LineFormat = Annotated[str | None, _format_option(FIELDS)]
+TopicLineFormat = Annotated[str | None, _format_option(TOPIC_FIELDS)]
+
+
+class Format:
+    """A form of line; made of a text that ``check_format`` has accepted."""
+
+    def __init__(self, text: str, fields: tuple[str, ...]) -> None:
+        self._parts: list[tuple[bool, str]] = []
+        for part in _PART.finditer(text):
+            if part[1] is not None:
+                if part[1] not in fields and not _HEADER.fullmatch(part[1]):
+                    known = " ".join(f"{{{field}}}" for field in fields)
+                    raise typer.BadParameter(f"--format knows no {part[0]}; it knows {known}")
+                self._parts.append((True, part[1]))
+            elif part[0] in "{}":
+                raise typer.BadParameter(f"--format has a single {part[0]}; write it twice")
+            else:
+                plain = part[0].replace("{{", "{").replace("}}", "}")
+                self._parts.append((False, _ESCAPES.get(part[0], plain)))
+
+    def show(self, found: Iterable[Message | TopicMessage | GoneView]) -> None:
+        """Print messages; what is gone has no line."""
+        lines = [self._line(one) for one in found if not isinstance(one, views.streams.GoneView)]
+        if not lines:
+            return
+        if sys.stdout.isatty():
+            for line in lines:
+                say(line.decode("utf-8", "backslashreplace"))
+        else:
+            typer.echo(b"\n".join(lines))
+
+    def _line(self, message: Message | TopicMessage) -> bytes:
+        return b"".join(
+            _field(message, text) if is_field else text.encode() for is_field, text in self._parts
+        )
+
+
+def _field(message: Message | TopicMessage, name: str) -> bytes:
+    if name == "value":
+        return bytes(message.value)
+    if name == "headers":
+        return headers_text(message.headers) or b""
+    if header := _HEADER.fullmatch(name):
+        return message.headers.get(header[1], b"")
+    if name == "time":
+        return (time_text(message.time_ms) or "").encode()
+    found = getattr(message, name)
+    return b"" if found is None else str(found).encode("utf-8", "surrogateescape")
+
+
+def check_format(
+    text: str | None, as_json: bool, fields: tuple[str, ...] = FIELDS
+) -> Format | None:
+    """Return the form that a command was given; None without one."""
+    if text is None:
+        return None
+    if as_json:
+        raise typer.BadParameter("--format and --json exclude each other")
+    return Format(text, fields)
+
+
+# ── Message output ────────────────────────────────────────────────────────────────────────────────
+# Messages of streams, topics and queues as tables, lines, JSON, or in a user's own form.
+
+
+Found: TypeAlias = "Message | TopicMessage | GoneView"
+
+
+def show_page(found: Sequence[Found], as_json: bool, form: Format | None) -> None:
+    """Print messages, and which of those asked for are gone."""
+    if as_json:
+        show_json(*map(views.streams.found_view, found))
+        return
+    if form:
+        form.show(found)
+        return
+    headings, rows = ["offset", "time", "tag", "value"], [_row(one) for one in found]
+    beside = {
+        "attempt": [getattr(one, "attempt", None) for one in found],
+        "headers": [_headers(one) for one in found],
+    }
+    for heading, cells in beside.items():
+        if any(cells):
+            headings.insert(-1, heading)
+            rows = [(*row[:-1], cell, row[-1]) for row, cell in zip(rows, cells, strict=True)]
+    if any(_partition(one) is not None for one in found):
+        headings.insert(0, "partition")
+        rows = [(_partition(one), *row) for row, one in zip(rows, found, strict=True)]
+    show_table(headings, rows)
+
+
+def show_each(found: Sequence[Found], as_json: bool, form: Format | None) -> None:
+    """Print messages one by one, as they arrive."""
+    for one in found:
+        if as_json:
+            show_json(views.streams.found_view(one))
+        elif form:
+            form.show([one])
+        else:
+            _show_line(one)
+
+
+def _partition(found: Found) -> int | None:
+    place = getattr(found, "partition", None)
+    return place if isinstance(place, int) else None
+
+
+def _headers(found: Found) -> bytes | None:
+    return None if isinstance(found, views.streams.GoneView) else headers_text(found.headers)
+
+
+def _row(found: Found) -> tuple[object, ...]:
+    if isinstance(found, views.streams.GoneView):
+        return (range_text(found.gone.first, found.gone.last), None, None, "gone")
+    return (found.offset, time_text(found.time_ms), found.tag, found.value)
+
+
+def _show_line(found: Found) -> None:
+    from rich.text import Text
+
+    offset, time, tag, value = (readable(cell) for cell in _row(found))
+    place = _partition(found)
+    where = offset if place is None else f"{place}:{offset}"
+    line = Text.assemble((where, "cyan"), "  ", (time, "dim"), "  ", (tag, "bold"), "  ")
+    if headers := _headers(found):
+        line.append(f"{readable(headers)}  ", "dim")
+    line.append(value)
+    console().print(line, soft_wrap=True)
+
+
+def show_items(items: list[QueueItem], as_json: bool, time: str, nothing: str) -> None:
+    """Print messages as they are stored in a queue; ``time`` says what their time is."""
+    columns: dict[str, Callable[[QueueItem], object]] = {
+        "id": lambda item: item.id,
+        "priority": lambda item: item.priority,
+        "attempt": lambda item: item.attempt,
+        "pushed": lambda item: time_text(item.pushed_ms),
+        time: lambda item: time_text(item.due_ms or 0),
+    }
+    if any(item.headers for item in items):
+        columns["headers"] = lambda item: headers_text(item.headers)
+    columns["value"] = lambda item: item.value
+    if any(item.cause for item in items):
+        columns["cause"] = lambda item: item.cause and str(item.cause)
+    # Behind the five above: what may be long, and wraps.
+    fold = len(columns) - 5
+    show_list(items, views.queues.QueueMessageView.of, columns, as_json, nothing=nothing, fold=fold)
+
+
+# ── Group output ──────────────────────────────────────────────────────────────────────────────────
+# What commands on groups print, of streams and of topics.
+
+
+def _live(facts: GroupInfo) -> int:
+    from headwater.views.overview import live_members
+
+    return len(live_members(facts, int(time.time() * 1000)))
+
+
+NO_GROUPS = "no groups: a group is created by its first read"
+
+# What is shown of a row that has a ``group``.
+GROUP_COLUMNS: dict[str, Callable[[Any], object]] = {
+    "group": lambda row: row.group.name,
+    "next": lambda row: row.group.next,
+    "ack_offset": lambda row: row.group.ack_offset,
+    "pending": lambda row: row.group.pending,
+    "lag": lambda row: row.group.lag,
+    "missed": lambda row: row.group.missed,
+    "expired": lambda row: row.group.expired,
+    "dead": lambda row: row.group.dead,
+    "members": lambda row: _live(row.group),
+    "waiting": lambda row: row.group.waiting,
+}
+
+
+def terms_text(facts: GroupInfo) -> str:
+    """Return how a group hands out and what it does with dead letters."""
+    return (
+        f"max pending {facts.max_pending or 'without limit'}, "
+        f"dead letters {facts.dead_letters or 'are dropped'}"
+        f"{', in the order of each tag' if facts.ordered else ''}"
+    )

@@ -14,22 +14,23 @@ from headwater import views
 from headwater.cli import letters, line_input, output
 from headwater.cli.derived import add_commands
 from headwater.cli.limits import limit_command
-from headwater.cli.logging_lines import logged_lines
-from headwater.cli.message_options import GivenHeader, headers_of
-from headwater.cli.message_output import show_items
-from headwater.cli.monitoring_options import MonitoringFlags
-from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
     BlockMs,
     Count,
+    GivenHeader,
     QueueName,
     StoreUrl,
     connected,
+    grouped,
+    headers_of,
     interruptible,
     known_queue,
     refused,
 )
+from headwater.cli.output import show_items
+from headwater.cli.run import logged_lines
+from headwater.cli.server_options import MonitoringFlags
 from headwater.doors.catalogue import QUEUE
 from headwater.errors import HeadwaterError
 from headwater.queue.keys import MAX_PUSH_MESSAGES

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.log.stream import Stream
-    from headwater.views.readers import ReaderView
+    from headwater.views.streams import ReaderView
 
 app = typer.Typer()
 
@@ -54,7 +54,7 @@ def list_readers(
     with connected(store) as hw:
         streams = [known(hw, name).info()] if name else hw.store.run(views.overview.all_streams())
     found = [
-        views.readers.ReaderView.of(stream, reader)
+        views.streams.ReaderView.of(stream, reader)
         for stream in streams
         for reader in sorted(stream.readers)
     ]
@@ -120,7 +120,7 @@ def remove(reader: ReaderName, store: StoreUrl = None, as_json: AsJson = False) 
             raise UnknownReader(reader, similar=similar(reader, others))
         for name in held:
             hw.stream(name).forget_reader(reader)
-    done = views.readers.ReaderForgottenView(reader=reader, streams=held)
+    done = views.streams.ReaderForgottenView(reader=reader, streams=held)
     output.answer(done, f"forgot {reader} on {', '.join(held)}", as_json)
 
 

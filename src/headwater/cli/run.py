@@ -1,4 +1,4 @@
-"""``headwater run``: all parts of an application, until SIGTERM or Ctrl-C."""
+"""``headwater run``: runs an application, restarts its processes, and shows what they do."""
 
 from __future__ import annotations
 
@@ -18,6 +18,34 @@ from headwater.errors import AppRefused
 if TYPE_CHECKING:
     from headwater.app.processes import Checked
     from headwater.app.supervisor import RunPlan, Supervisor
+
+
+# ── Logging lines ─────────────────────────────────────────────────────────────────────────────────
+# What the library logs while a command runs, printed a line each on standard error.
+
+
+@contextmanager
+def logged_lines(logger: str) -> Iterator[None]:
+    """Print the warnings and errors of a logger, each as one line, while the block runs."""
+    log, printer = logging.getLogger(logger), _Printer()
+    log.addHandler(printer)
+    try:
+        yield
+    finally:
+        log.removeHandler(printer)
+
+
+class _Printer(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        output.warn(f"{record.getMessage()}: {error}" if error else record.getMessage())
+
+
+# ── Run ───────────────────────────────────────────────────────────────────────────────────────────
+
 
 _BAD_APP = 2
 # Less than any process uses before its first message: such a limit would replace it for ever.

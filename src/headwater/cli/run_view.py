@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from headwater.cli import output
-from headwater.cli.fitted_table import FittedColumn, FittedTable
+from headwater.cli.screens import FittedColumn, FittedTable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -124,7 +124,7 @@ def _scrub_archives(
 def show_report(report: ScrubReport, where: str, as_json: bool) -> None:
     """Print what a scrub saw, and end with its exit code."""
     if as_json:
-        output.show_json(views.scrubs.ScrubView.of(report, where))
+        output.show_json(views.stores.ScrubView.of(report, where))
     else:
         _show(report.defects)
         if report.more:
@@ -164,7 +164,7 @@ def repair(
         where = hw.store.where
     progress.end()
     if as_json:
-        output.show_json(views.scrubs.RepairView.of(report, where, dry_run=not yes))
+        output.show_json(views.stores.RepairView.of(report, where, dry_run=not yes))
     else:
         for defect in report.repaired:
             output.say(f"repaired {defect.kind} {defect.name}, {defect.place}: {_deed(defect)}")

@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from headwater.cli import output
-from headwater.cli.http_options import HttpFlags
-from headwater.cli.option_groups import grouped
-from headwater.cli.options import History, ServedDatabase, ServedFarm, StoreUrl
-from headwater.cli.resp_options import RespFlags
+from headwater.cli.options import History, ServedDatabase, ServedFarm, StoreUrl, grouped
+from headwater.cli.server_options import HttpFlags, RespFlags
 
 
 @grouped

@@ -54,7 +54,7 @@ def new(
 
     patterns = {Scope.READ: read or [], Scope.WRITE: write or [], Scope.ADMIN: admin or []}
     token = add_token(tokens, holder, patterns)
-    output.answer(views.tokens.TokenCreatedView(holder=holder, token=token), token, as_json)
+    output.answer(views.stores.TokenCreatedView(holder=holder, token=token), token, as_json)
 
 
 @app.command("list")
@@ -64,7 +64,7 @@ def list_tokens(tokens: TokensFile, as_json: AsJson = False) -> None:
 
     output.show_list(
         read_entries(tokens),
-        lambda entry: views.tokens.TokenView(
+        lambda entry: views.stores.TokenView(
             holder=entry.holder, read=entry.read, write=entry.write, admin=entry.admin
         ),
         {
@@ -84,5 +84,5 @@ def remove(holder: Holder, tokens: TokensFile, as_json: AsJson = False) -> None:
     from headwater.serve.tokens import remove_token
 
     remove_token(tokens, holder)
-    done = views.tokens.TokenRemovedView(holder=holder)
+    done = views.stores.TokenRemovedView(holder=holder)
     output.answer(done, f"removed the token of {holder}", as_json)

@@ -24,7 +24,7 @@ from headwater.errors import HeadwaterError
 from headwater.kernel.inputs import check_int
 from headwater.metrics.sweeps import StoreSample, StoreWatch
 from headwater.store.call import Call, Operation
-from headwater.views.readers import lag_of
+from headwater.views.streams import lag_of
 
 # ── History ───────────────────────────────────────────────────────────────────────────────────────
 

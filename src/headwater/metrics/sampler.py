@@ -20,7 +20,7 @@ from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats
 from headwater.spark.queries.status import QueryStatus
 from headwater.timeline.records import InstanceStatus
 from headwater.views.overview import live_members
-from headwater.views.readers import lag_of
+from headwater.views.streams import lag_of
 
 if TYPE_CHECKING:
     # The extra `sql` brings what it needs, and a server does without.

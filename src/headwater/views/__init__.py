@@ -22,47 +22,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.views import (
         alarms,
-        archives,
-        housekeeping,
         icks,
         jobs,
-        limits,
         outboxes,
         overview,
         queries,
         queues,
-        readers,
-        scrubs,
-        searches,
-        server_jobs,
         stores,
         streams,
         timed,
         timelines,
-        tokens,
     )
     from headwater.views.record import View
 
 __all__ = [
     "alarms",
-    "archives",
-    "housekeeping",
     "icks",
     "jobs",
-    "limits",
     "outboxes",
     "overview",
     "queries",
     "queues",
-    "readers",
-    "scrubs",
-    "searches",
-    "server_jobs",
     "stores",
     "streams",
     "timed",
     "timelines",
-    "tokens",
 ]
 
 

@@ -1,9 +1,36 @@
-"""Views of the streaming queries of Spark that read or write a store; they need no Spark."""
+"""Views of what Spark left in the store: archives and queries."""
 
 from __future__ import annotations
 
+from headwater.spark.archives.manifest import Manifest
 from headwater.spark.queries.status import QueryStatus, ReadPosition
 from headwater.views.record import View, copied, mirror
+
+# ── Archives ──────────────────────────────────────────────────────────────────────────────────────
+# Views of archives of streams, as Parquet; they need no Spark.
+
+
+class ArchiveView(View, frozen=True, kw_only=True):
+    """What an archive of a stream holds; ``gaps`` are offsets that were evicted before."""
+
+    stream: str
+    first: int
+    last: int
+    messages: int
+    files: int
+    bytes: int
+    gaps: list[tuple[int, int]]
+    version: int
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> ArchiveView:
+        """Return the view of an archive."""
+        own = {"messages": manifest.rows, "files": len(manifest.files)}
+        return cls(**copied(cls, manifest, gaps=list(manifest.gaps), **own))
+
+
+# ── Queries ───────────────────────────────────────────────────────────────────────────────────────
+
 
 ReadPositionView = mirror("ReadPositionView", ReadPosition)
 

@@ -1,11 +1,30 @@
-"""Views of queues: their messages, how they stand, and what commands on them answer."""
+"""Views of queues and of limits, and what commands on them answer."""
 
 from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
+from headwater.kernel.inputs import Limits
 from headwater.queue.types import Delivery, QueueItem, QueueStats, State
 from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
+
+# ── Limits ────────────────────────────────────────────────────────────────────────────────────────
+# View of limits: what a group or a queue may deliver, and what a change of them answers.
+
+
+class LimitsView(View, frozen=True, kw_only=True):
+    """The limits of a group or a queue, and those before; a limit that is null is none."""
+
+    stream: str | UnsetType = UNSET
+    topic: str | UnsetType = UNSET
+    group: str | UnsetType = UNSET
+    queue: str | UnsetType = UNSET
+    limits: Limits
+    before: Limits
+
+
+# ── Queues ────────────────────────────────────────────────────────────────────────────────────────
+
 
 QueueView = mirror("QueueView", QueueStats)
 

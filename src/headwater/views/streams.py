@@ -1,22 +1,28 @@
-"""Views of streams: messages, groups, topics, dead letters, and what commands on them answer."""
+"""Views of streams: messages, groups, topics, readers, dead letters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
+from headwater.log.replaying import Replayed
 from headwater.log.types import (
     DeadLetter,
     GroupInfo,
     Message,
     Redriven,
     Retention,
+    Searched,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
 )
 from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
+
+# ── Streams ───────────────────────────────────────────────────────────────────────────────────────
+
 
 StreamView = mirror("StreamView", StreamInfo)
 GroupView = mirror("GroupView", GroupInfo, first={"stream": str}, names={"name": "group"})
@@ -197,3 +203,75 @@ class TopicLettersDiscardedView(View, frozen=True, kw_only=True):
     topic: str
     group: str
     discarded: int
+
+
+# ── Searches ──────────────────────────────────────────────────────────────────────────────────────
+# Views of searches and replays of a stream.
+
+
+ReplayedView = mirror("ReplayedView", Replayed)
+
+
+class SearchedView(View, frozen=True, kw_only=True):
+    """What a search found: it looked at ``searched`` messages, all those in ``low``..``high``.
+
+    The next search begins at ``next``, which is null at the end of the stream, which holds
+    ``first``..``last``.
+    """
+
+    stream: str
+    messages: list[MessageView]
+    searched: int
+    low: int
+    high: int
+    next: int | None
+    first: int
+    last: int
+    ms: int
+
+    @classmethod
+    def of(cls, found: Searched[Any], stream: str) -> SearchedView:
+        """Return the view of what a search found."""
+        messages = [MessageView.of(message) for message in found.messages]
+        return cls(**copied(cls, found, stream=stream, messages=messages))
+
+
+# ── Readers ───────────────────────────────────────────────────────────────────────────────────────
+# Views of readers outside the log: where they stand, and what commands on them answer.
+
+
+class ReaderView(View, frozen=True, kw_only=True):
+    """A reader outside the log: the offset that it needs next, and how many are from there on.
+
+    ``lag_ms`` is the age of the oldest of them.
+    """
+
+    stream: str
+    reader: str
+    next: int
+    lag: int
+    lag_ms: int
+
+    @classmethod
+    def of(cls, stream: StreamInfo, reader: str) -> ReaderView:
+        """Return the view of a registered reader of a stream."""
+        position = stream.readers[reader]
+        return cls(
+            stream=stream.name,
+            reader=reader,
+            next=position,
+            lag=lag_of(stream, position),
+            lag_ms=stream.reader_lag_ms[reader],
+        )
+
+
+def lag_of(stream: StreamInfo, position: int) -> int:
+    """Return how many messages a stream holds from a position on."""
+    return max(stream.last + 1 - max(position, stream.first), 0)
+
+
+class ReaderForgottenView(View, frozen=True, kw_only=True):
+    """A reader that retention of some streams no longer waits for."""
+
+    reader: str
+    streams: list[str]

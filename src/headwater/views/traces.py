@@ -21,8 +21,7 @@ from headwater.spark.queries.status import QueryStatus, query_statuses
 from headwater.store.call import Call, Operation
 from headwater.store.many import together
 from headwater.store.presence import ARCHIVES, all_notes
-from headwater.views.group_lives import life_in_group
-from headwater.views.overview import groups_of
+from headwater.views.overview import groups_of, life_in_group
 from headwater.views.record import View
 
 if TYPE_CHECKING:

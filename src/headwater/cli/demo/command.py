@@ -29,8 +29,7 @@ def demo(
     It uses an embedded store in a temporary directory, and kills its server, too; its last lines
     say how to inspect the result. The exit code is 0 only if every claim was true.
     """
-    from headwater.cli.demo.screen import DemoScreen
-    from headwater.cli.demo.story import Story
+    from headwater.cli.demo.story import DemoScreen, Story
 
     screen = DemoScreen()
     with interruptible(), _place(store) as (url, directory):

@@ -1,4 +1,4 @@
-"""What the demo does: write, read, share, lose a member, retry, replay, lose the server.
+"""What the demo shows: writers and members that are killed, on a screen that counts every message.
 
 Nothing is simulated: members are processes, killed by SIGKILL in the middle of their work, and so
 is the server.
@@ -8,17 +8,227 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import secrets
 import signal
+import subprocess
+import sys
 import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeAlias
 
-from headwater.cli.demo import crew
-from headwater.cli.demo.screen import Claim, DemoScreen
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from headwater.cli import output
 from headwater.client import Headwater, connect
 from headwater.errors import HeadwaterError
 from headwater.log.stream import Stream
 from headwater.store import embedded
+
+# ── Screen ────────────────────────────────────────────────────────────────────────────────────────
+# What the demo prints: steps as they happen, live on a terminal, as plain lines elsewhere.
+
+
+class Claim(NamedTuple):
+    """Something that was claimed: what was expected then, and what was found."""
+
+    what: str
+    expected: object
+    found: object
+
+    @property
+    def true(self) -> bool:
+        """Whether the claim was true."""
+        return self.expected == self.found
+
+
+class DemoScreen:
+    """Shows one step after the other."""
+
+    def __init__(self) -> None:
+        self._console = output.console()
+        self._past: list[Text] = []
+        self._spinner: Spinner | None = None
+        self._title = ""
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show what happens within."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(get_renderable=self._picture, console=self._console, refresh_per_second=12):
+            yield
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """Show a step from its beginning to its end."""
+        began = time.monotonic()
+        self._title, self._spinner = title, Spinner("dots", title)
+        yield
+        self._spinner = None
+        took = (f"{time.monotonic() - began:5.2f} s  ", "dim")
+        self._say(Text.assemble(took, (title, "bold")))
+
+    def note(self, text: str) -> None:
+        """Show a line within a step."""
+        self._say(Text(f"         {text}"))
+
+    def progress(self, text: str) -> None:
+        """Show the progress of the step, while it lasts, on a terminal only."""
+        if self._spinner is not None:
+            self._spinner.update(text=f"{self._title}: {text}")
+
+    def claims(self, claims: list[Claim]) -> None:
+        """Show what was claimed, and whether it was true."""
+        output.show_table(
+            ["true", "claim", "expected", "found"],
+            [("yes" if c.true else "NO", c.what, c.expected, c.found) for c in claims],
+            styles={"yes": "green", "NO": "bold red"},
+            fold=3,
+        )
+
+    def _say(self, line: Text) -> None:
+        if self._console.is_terminal:
+            self._past.append(line)
+        else:
+            self._console.print(line)
+
+    def _picture(self) -> RenderableType:
+        return Group(*self._past, *([self._spinner] if self._spinner else []))
+
+
+# ── Crew ──────────────────────────────────────────────────────────────────────────────────────────
+# The demo's group at work: its members are processes, and what they did is counted.
+
+
+News: TypeAlias = "queue.Queue[tuple[str, dict[str, Any]]]"
+
+RETRY_MS = 2500
+# The batch on which the member works when it is killed.
+LAST_BATCH = 3
+_PATIENCE_S = 60.0
+
+
+class Member:
+    """A process that takes batches of a group's messages; it is killed in the end."""
+
+    def __init__(
+        self, url: str, stream: str, name: str, batch: int, news: News, stalls_at: int = 0
+    ) -> None:
+        words = (stream, "workers", name, str(batch), str(RETRY_MS), str(stalls_at))
+        self._name = name
+        self._news = news
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "headwater.cli.demo.member", *words],
+            # Not an argument, which everybody on the machine can read.
+            env={**os.environ, "HEADWATER_URL": url},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Ctrl-C is for the demo alone; it ends its members.
+            start_new_session=True,
+        )
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._process.wait()
+        # The listener ends by itself; what it reads from must not be closed before.
+        if self._listener.ident is not None:
+            self._listener.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def get_ready(self) -> None:
+        """Wait until the member is connected."""
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise HeadwaterError(
+                f"member {self._name} of the demo did not start; see its output above"
+            )
+
+    def go(self) -> None:
+        """Let the member begin, and pass on its notes."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._news.put((self._name, json.loads(line)))
+
+    def kill(self) -> None:
+        """End the member as a crash would."""
+        self._process.kill()
+
+
+@dataclass
+class Shift:
+    """What two members did, of which one was killed: each message done, and how often.
+
+    ``held`` is what the killed member was working on, ``redelivered`` what was delivered twice.
+    """
+
+    done: Counter[int] = field(default_factory=Counter)
+    held: set[int] = field(default_factory=set)
+    redelivered: set[int] = field(default_factory=set)
+
+    def count(self, note: dict[str, Any]) -> None:
+        """Count what a member notes."""
+        self.done.update(note.get("done", ()))
+        self.redelivered |= {offset for offset, attempt in note.get("took", ()) if attempt == 2}
+
+
+def work(url: str, stream: str, messages: int, batch: int, screen: DemoScreen) -> Shift:
+    """Let two processes share the messages, kill one in the middle of a batch, await the rest."""
+    news: News = queue.Queue()
+    shift = Shift()
+    deadline = time.monotonic() + _PATIENCE_S
+    with (
+        Member(url, stream, "amy", batch, news) as amy,
+        Member(url, stream, "bob", batch, news, LAST_BATCH) as bob,
+    ):
+        # They begin together, so that neither does all the work before the other is there.
+        for member in (amy, bob):
+            member.get_ready()
+        for member in (amy, bob):
+            member.go()
+        batches_of_bob = 0
+        while len(shift.done) < messages and time.monotonic() < deadline:
+            try:
+                who, note = news.get(timeout=1)
+            except queue.Empty:
+                continue
+            shift.count(note)
+            screen.progress(f"{len(shift.done)} done")
+            batches_of_bob += who == "bob" and "took" in note
+            if batches_of_bob == LAST_BATCH and not shift.held:
+                bob.kill()
+                shift.held = {offset for offset, _ in note["took"]}
+                screen.note(
+                    f"bob is killed with {len(shift.held)} messages in hand; "
+                    f"they are redelivered after {RETRY_MS} ms"
+                )
+    return shift
+
+
+# ── Story ─────────────────────────────────────────────────────────────────────────────────────────
+
 
 BATCH = 1000
 # Around the kill of the server: how many batches are acknowledged before and after it.
@@ -95,7 +305,7 @@ class Story:
         batch = max(1, self._messages // 100)
         stream.group("workers").read(0)  # makes the group, whether or not a member gets to read
         with self._screen.step("share them between two processes; kill -9 one of them in mid-work"):
-            shift = crew.work(self._url, self._name, self._messages, batch, self._screen)
+            shift = work(self._url, self._name, self._messages, batch, self._screen)
         self._claim("handled by the group", self._messages, len(shift.done))
         self._claim("handled twice", 0, sum(count > 1 for count in shift.done.values()))
         self._claim("held by the killed process", batch, len(shift.held))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import typer
 
-import headwater.cli.spark.archive as archive
-import headwater.cli.spark.backfill as backfill
-import headwater.cli.spark.compact as compact
+import headwater.cli.spark.jobs as archive
+import headwater.cli.spark.jobs as backfill
+import headwater.cli.spark.jobs as compact
+import headwater.cli.spark.jobs as running
+import headwater.cli.spark.jobs as totals
+import headwater.cli.spark.jobs as walk
 import headwater.cli.spark.reconcile as reconcile
-import headwater.cli.spark.running as running
-import headwater.cli.spark.status as status
-import headwater.cli.spark.totals as totals
-import headwater.cli.spark.walk as walk
+import headwater.cli.spark.reconcile as status
 
 app = typer.Typer()
 app.command("totals")(totals.totals)

@@ -1,19 +1,27 @@
-"""``headwater spark reconcile``: hold consumers to the table that is right."""
+"""Commands that compare with Spark, show its queries, and submit a job."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.option_groups import grouped
-from headwater.cli.options import DatabaseUrl, DryRun
-from headwater.cli.spark.running import LogJobFlags
+from headwater.cli.options import AsJson, DatabaseUrl, DryRun, StoreUrl, connected, grouped
+from headwater.cli.spark.jobs import LogJobFlags
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headwater.spark.jobs.reconcile import AccountVerdict, Reconciled
+    from headwater.spark.queries.status import QueryStatus
+
+
+# ── Reconcile ─────────────────────────────────────────────────────────────────────────────────────
+
 
 _SHOWN = 20
 
@@ -180,3 +188,77 @@ def _findings(found: Reconciled) -> list[str]:
         if first > 1:
             lines.append(f"offsets 1 to {first - 1} of {stream} could not be read")
     return lines
+
+
+# ── Status ────────────────────────────────────────────────────────────────────────────────────────
+# ``headwater spark status``: the streaming queries that read or write a store.
+
+
+def status(store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Show the streaming queries that read or write a store, and what waits for them.
+
+    Lag is the number of messages, and the age of the oldest of them. Staged is the number of bytes
+    for streams and topics that are not published yet. A query is recorded with its first
+    micro-batch, and every ten seconds while it runs.
+    """
+    from headwater.spark.queries.status import query_statuses
+
+    with connected(store) as hw:
+        found = hw.store.run(query_statuses())
+    columns: dict[str, Callable[[QueryStatus], object]] = {
+        "query": lambda row: row.name or row.query,
+        "state": lambda row: row.state,
+        "epoch": lambda row: row.epoch,
+        "reads": lambda row: ", ".join(f"{one.stream}: {one.next}" for one in row.reads),
+        "lag": lambda row: row.lag,
+        "age s": lambda row: f"{row.lag_ms / 1000:.1f}",
+        "writes": lambda row: ", ".join(row.writes),
+        "staged": lambda row: row.staged_bytes,
+        "seen s": lambda row: f"{row.seen_ms / 1000:.1f}",
+        "checkpoint": lambda row: row.checkpoint,
+    }
+    nothing = "no queries: a streaming query is noted with its first micro-batch"
+    output.show_list(found, views.queries.QueryView.of, columns, as_json, nothing=nothing)
+
+
+def forget(
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="Id or name of the query.", show_default=False)
+    ],
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a query that will not come back; a running query is recorded again.
+
+    Retention waits for a query that has a groupId until `headwater reader remove`.
+    """
+    from headwater.spark.queries.status import forget_query
+
+    with connected(store) as hw:
+        gone = hw.store.run(forget_query(query))
+    done = views.queries.QueryForgottenView(query=gone.query, name=gone.name)
+    output.answer(done, f"forgot {gone.name or gone.query}", as_json)
+
+
+# ── Submit ────────────────────────────────────────────────────────────────────────────────────────
+# For spark-submit: runs ``headwater spark`` with the words that follow this file's name.
+#
+# spark-submit --master spark://host:7077 $(headwater spark entry) totals rides --db ...
+#
+# Master and settings are those that spark-submit was given.
+
+
+def main() -> None:
+    """Run a job as the command line does, with its exit code."""
+    # Python puts the folder of a script first on its path, where modules of this package would
+    # pass for others of the same name.
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [place for place in sys.path if Path(place).resolve() != here]
+    from headwater.cli.program import narrowed
+
+    words = ["spark", *sys.argv[1:]]
+    narrowed(words)(words, prog_name="headwater")
+
+
+if __name__ == "__main__":
+    main()

@@ -12,26 +12,23 @@ import typer
 
 from headwater import views
 from headwater.cli import completing, line_input, options, output
-from headwater.cli.line_format import LineFormat, check_format
-from headwater.cli.message_options import (
+from headwater.cli.options import (
+    AsJson,
+    Count,
     FirstOffset,
     NewestLines,
     ReadFlags,
     StopAfter,
-    StreamWriteFlags,
-)
-from headwater.cli.message_output import show_each, show_page
-from headwater.cli.option_groups import grouped
-from headwater.cli.options import (
-    AsJson,
-    Count,
     StoreUrl,
     StreamName,
+    StreamWriteFlags,
     connected,
+    grouped,
     interruptible,
     known_stream,
     refused,
 )
+from headwater.cli.output import LineFormat, check_format, show_each, show_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -190,7 +187,7 @@ def search(
             max_ms=None if max_time is None else options.duration_ms(max_time, "--max-time"),
         )
     if as_json:
-        output.show_json(views.searches.SearchedView.of(found, name))
+        output.show_json(views.streams.SearchedView.of(found, name))
         return
     if found.messages:
         show_page(found.messages, False, form)
@@ -258,7 +255,7 @@ def replay(
             producer=producer,
             stop=stopping.is_set,
         )
-    output.answer(views.searches.ReplayedView.of(done), _replayed_text(done), as_json)
+    output.answer(views.streams.ReplayedView.of(done), _replayed_text(done), as_json)
 
 
 def _speed(text: str) -> float | None:

@@ -12,9 +12,7 @@ import typer
 from headwater import views
 from headwater.cli import output
 from headwater.cli.derived import taking
-from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, terms_text
 from headwater.cli.group_settings import GroupSettings
-from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
     GroupName,
@@ -24,10 +22,12 @@ from headwater.cli.options import (
     Yes,
     confirm,
     connected,
+    grouped,
     known,
     known_stream,
     similar,
 )
+from headwater.cli.output import GROUP_COLUMNS, NO_GROUPS, terms_text
 from headwater.doors.catalogue import STREAM
 from headwater.errors import UnknownGroup
 from headwater.kernel.inputs import MAX_EXACT

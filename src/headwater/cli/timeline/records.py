@@ -15,9 +15,8 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.http_options import HttpFlags
-from headwater.cli.option_groups import OptionGroup, grouped
-from headwater.cli.options import AsJson, refused
+from headwater.cli.options import AsJson, OptionGroup, grouped, refused
+from headwater.cli.server_options import HttpFlags
 from headwater.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import typer
 
 from headwater import views
 from headwater.cli import completing, output
-from headwater.cli.option_groups import grouped
-from headwater.cli.options import AsJson, DryRun, StoreUrl, connected, known
+from headwater.cli.options import AsJson, DryRun, StoreUrl, connected, grouped, known
 from headwater.cli.scrub import ProgressLine, ReadRate, show_report
 from headwater.cli.timeline.records import FarmFlags, Rate, StateFile, WritingFarmFlags
 from headwater.errors import HeadwaterError, InvalidInput

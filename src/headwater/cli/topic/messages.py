@@ -10,19 +10,28 @@ import typer
 
 from headwater import views
 from headwater.cli import line_input, output
-from headwater.cli.line_format import TOPIC_FIELDS, TopicLineFormat, check_format
-from headwater.cli.message_options import NewestLines, ReadFlags, StopAfter, WriteFlags
-from headwater.cli.message_output import Found, show_each, show_page
-from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
+    NewestLines,
     OnePartition,
+    ReadFlags,
+    StopAfter,
     StoreUrl,
     TopicName,
+    WriteFlags,
     connected,
+    grouped,
     interruptible,
     known_topic,
     topic_of,
+)
+from headwater.cli.output import (
+    TOPIC_FIELDS,
+    Found,
+    TopicLineFormat,
+    check_format,
+    show_each,
+    show_page,
 )
 from headwater.cli.stream.messages import FOLLOW_MS, PAGE
 

@@ -11,9 +11,7 @@ import typer
 from headwater import views
 from headwater.cli import completing, options, output
 from headwater.cli.derived import answer, taking
-from headwater.cli.group_output import GROUP_COLUMNS, NO_GROUPS, terms_text
 from headwater.cli.group_settings import GroupSettings
-from headwater.cli.option_groups import grouped
 from headwater.cli.options import (
     AsJson,
     GroupName,
@@ -21,10 +19,12 @@ from headwater.cli.options import (
     StoreUrl,
     TopicName,
     connected,
+    grouped,
     known_topic,
     similar,
     topic_of,
 )
+from headwater.cli.output import GROUP_COLUMNS, NO_GROUPS, terms_text
 from headwater.cli.stream.upkeep import Apply, Forever, change_retention, check_retention
 from headwater.doors.catalogue import TOPIC, TOPIC_GROUP
 from headwater.errors import UnknownGroup

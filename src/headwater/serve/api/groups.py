@@ -24,10 +24,7 @@ from headwater.serve.api.routes import Route
 from headwater.serve.fields import AckMs, BlockMs, Count, GivenOffsets, Milliseconds, Start
 from headwater.views.overview import groups_of
 from headwater.views.record import View
-from headwater.views.streams import (
-    GroupView,
-    MessageView,
-)
+from headwater.views.streams import GroupView, MessageView
 
 # Without it a client that dies would take its messages along.
 _ACK_MS: Final = 30_000

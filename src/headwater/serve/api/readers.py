@@ -10,8 +10,8 @@ from headwater.log.types import StreamInfo
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Route
 from headwater.views.overview import some_streams
-from headwater.views.readers import ReaderForgottenView, ReaderView
 from headwater.views.record import View
+from headwater.views.streams import ReaderForgottenView, ReaderView
 
 
 class ReadersView(View, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.engine import HeldJob, JobKind, JobNote
 from headwater.store.scrubbing import ScrubProgress, ScrubReport, StoreKind
 from headwater.views.record import View
-from headwater.views.scrubs import RepairView, ScrubView
+from headwater.views.stores import RepairView, ScrubView
 from headwater.whole_store.scrubbing import RepairReport
 
 if TYPE_CHECKING:

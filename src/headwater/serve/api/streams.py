@@ -26,11 +26,11 @@ from headwater.serve.fields import BlockMs, Count, ListQuery, ReadCount, Start, 
 from headwater.serve.http.messages import StreamedReply
 from headwater.views.overview import some_streams
 from headwater.views.record import View
-from headwater.views.searches import SearchedView
 from headwater.views.streams import (
     LinesWrittenView,
     MessageView,
     OffsetsView,
+    SearchedView,
     StreamView,
 )
 

@@ -16,7 +16,7 @@ from headwater.errors import InvalidInput, UnknownGroup
 from headwater.kernel.declaring import Scope
 from headwater.kernel.failures import Cause, LetterFilter
 from headwater.kernel.headers import LIST_BYTES, bytes_of
-from headwater.metrics.sweeps import ConsumerLetterCount, consumer_letters
+from headwater.metrics.alarms import ConsumerLetterCount, consumer_letters
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.links import group_link, query, queue_link

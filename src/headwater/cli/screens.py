@@ -1,15 +1,33 @@
-"""A table that fits into a narrow terminal: it leaves out columns, and never cuts a number."""
+"""What needs Rich: a console that only shows, and tables that fit into narrow terminals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import ConsoleOptions, RenderResult
+
+
+# ── Plain console ─────────────────────────────────────────────────────────────────────────────────
+# A console of Rich that reports when its reader has gone, instead of ending the program.
+
+
+class PlainConsole(Console):
+    """Raises BrokenPipeError, which a command turns into its end."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError: Rich would end the program, with exit code 1."""
+        raise BrokenPipeError
+
+
+# ── Fitted table ──────────────────────────────────────────────────────────────────────────────────
+# A table that fits into a narrow terminal: it leaves out columns, and never cuts a number.
+
 
 # Spaces between two columns.
 _GAP: Final = 2
