@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headwater.serve.api.openapi import document
+from headwater.serve.api.routes import document
 from headwater.serve.api.table import ROUTES
 
 PYTHON = "openapi-python-client==0.29.1"

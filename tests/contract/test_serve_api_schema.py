@@ -25,8 +25,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 import headwater
 from headwater.kernel.declaring import Scope
 from headwater.outbox import Consumer, Outbox
-from headwater.serve.api.openapi import document
-from headwater.serve.api.routes import EVENTS
+from headwater.serve.api.routes import EVENTS, document
 from headwater.serve.api.table import ROUTES
 from headwater.serve.tokens import Tokens
 from tests.support.api import ApiServer

@@ -21,8 +21,7 @@ import pytest
 from hiredis import pack_command
 
 import headwater
-from headwater.cli.verify.drive import drain
-from headwater.cli.verify.workers import RETRYING, STREAM, Job, Notes
+from headwater.cli.verify.drive import RETRYING, STREAM, Job, Notes, drain
 from headwater.log import writing
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headwater.check.history import HistoryEvent, WriteDone, check_group, check_log
-from headwater.cli.verify.workers import ONCE, RETRYING, STREAM, noted, roles
+from headwater.cli.verify.drive import ONCE, RETRYING, STREAM, noted, roles
 from headwater.store.library import COUNTS_BY_HAND_MS, FORMAT, KEY, VERSION
 from tests.support.releases import NEXT, WORKER, Release, both_releases
 from tests.support.servers import Server

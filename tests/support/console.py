@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from headwater import Headwater
 from headwater.outbox import Consumer
-from headwater.serve.api.replays import ReplayNote, ReplayView
+from headwater.serve.api.jobs import ReplayNote, ReplayView
 from headwater.serve.http.messages import path_part
 from headwater.serve.jobs.engine import JobNote
 from headwater.serve.jobs.letters import LetterJobView, LetterNote, LetterPlace, MatchingBody

@@ -29,8 +29,7 @@ from typer.utils import get_params_from_function
 from headwater import errors
 from headwater.cli.program import app, bare_root, spelled
 from headwater.kernel.declaring import Scope
-from headwater.serve.api.openapi import document
-from headwater.serve.api.problems import status_of
+from headwater.serve.api.routes import document, status_of
 from headwater.serve.api.table import ROUTES
 from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.calls import PageCall

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from headwater.serve.api.problems import STATUSES, Problem
-from headwater.serve.api.routes import NoQuery, Route
+from headwater.serve.api.routes import STATUSES, NoQuery, Problem, Route
 from headwater.serve.api.table import ROUTES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http.md"

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import headwater
-from headwater.cli.verify.drive import drain
-from headwater.cli.verify.workers import STREAM, Job, Notes, now_ms, roles
+from headwater.cli.verify.drive import STREAM, Job, Notes, drain, now_ms, roles
 
 
 def work(job: Job) -> None:

@@ -9,9 +9,7 @@ import pytest
 
 from headwater import errors
 from headwater.kernel.declaring import Scope
-from headwater.serve.api.openapi import document
-from headwater.serve.api.problems import status_of
-from headwater.serve.api.routes import Router
+from headwater.serve.api.routes import Router, document, status_of
 from headwater.serve.api.table import ROUTES
 from headwater.serve.http.messages import Refused
 from tests.support.http_reference import MARK, PAGE, generated

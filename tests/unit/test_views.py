@@ -181,7 +181,7 @@ def test_no_command_builds_json_by_hand() -> None:
         "cli/demo/member.py",  # the values that the demo writes to the log
     }
     assert modules_that_import("msgspec", ROOT / "cli") == {
-        "cli/verify/workers.py",  # the notes of its processes
+        "cli/verify/drive.py",  # the notes of its processes
     }
     written = [
         module

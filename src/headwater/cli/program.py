@@ -401,11 +401,11 @@ _COMMANDS = {
     "console": "headwater.cli.console",
     "top": "headwater.cli.top",
     "run": "headwater.cli.run",
-    "keep": "headwater.cli.keep",
-    "doctor": "headwater.cli.doctor",
-    "scrub": "headwater.cli.scrub",
-    "repair": "headwater.cli.scrub",
-    "upgrade": "headwater.cli.upgrade",
+    "keep": "headwater.cli.upkeep",
+    "doctor": "headwater.cli.upkeep",
+    "scrub": "headwater.cli.upkeep",
+    "repair": "headwater.cli.upkeep",
+    "upgrade": "headwater.cli.upkeep",
     "verify": "headwater.cli.verify.command",
 }
 # Groups of commands, with the help of each: the app of the module of that name.

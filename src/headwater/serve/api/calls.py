@@ -1,16 +1,19 @@
-"""One request of the API as its handler sees it: who asks, for what, and by which client."""
+"""One request of the API: who asks, for what, by which client, how often, and for how long."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.routes import JSON, Route
 from headwater.serve.http.authorization import require
-from headwater.serve.http.messages import Request
-from headwater.serve.tokens import Grant
+from headwater.serve.http.messages import Refused, Request
+from headwater.serve.tokens import Grant, Tokens
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
@@ -22,13 +25,87 @@ if TYPE_CHECKING:
     from headwater.metrics.sampler import Sampler
     from headwater.metrics.sweeps import StoreWatch, StreamRates
     from headwater.serve.api.databases import ServedDatabase
-    from headwater.serve.api.replays import Replays
-    from headwater.serve.api.scrubs import Scrubs
+    from headwater.serve.api.jobs import Replays, Scrubs
     from headwater.serve.api.tails import Tails
     from headwater.serve.batching import StreamWrites, TopicWrites
     from headwater.serve.jobs.letters import LetterJobs
-    from headwater.serve.tokens import Tokens
     from headwater.timeline.farm.aio_farm import AsyncFarm
+
+
+# ── Rates ─────────────────────────────────────────────────────────────────────────────────────────
+# How many requests a second each token may make, counted in each process for itself.
+
+
+_MOST_HOLDERS: Final = 10_000
+
+
+class Rates:
+    """Lets each holder of a token make this many requests a second, and as many at once; 0: any."""
+
+    def __init__(self, per_s: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_s = per_s
+        self._clock = clock
+        # For each holder the requests that are left, and when that was.
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def take(self, grant: Grant) -> None:
+        """Count a request; raises Refused, 429, for one too many."""
+        if not self._per_s:
+            return
+        now = self._clock()
+        left, since = self._left.get(grant.holder, (float(self._per_s), now))
+        left = min(float(self._per_s), left + (now - since) * self._per_s)
+        if left < 1:
+            raise Refused(
+                429, f"this token may make {self._per_s} requests a second here; retry later"
+            )
+        if len(self._left) >= _MOST_HOLDERS:
+            self._left.clear()
+        self._left[grant.holder] = (left - 1, now)
+
+
+# ── Waiting ───────────────────────────────────────────────────────────────────────────────────────
+# Requests that wait for messages: they end when the server stops, or their token is revoked.
+
+
+# How long a request may go on waiting after its token was revoked.
+_LOOK_S: Final = 0.4
+
+
+class WaitingCalls:
+    """The requests of a process that wait for messages, each with the grant of its client."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._grants: dict[asyncio.Task[Any], Grant] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, task: asyncio.Task[Any], grant: Grant) -> None:
+        """Watch a request until ``discard``."""
+        self._grants[task] = grant
+        if self._timer is None and self._tokens.required:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def discard(self, task: asyncio.Task[Any]) -> bool:
+        """Forget a request, if it is one of these; returns whether its token was revoked."""
+        grant = self._grants.pop(task, None)
+        return grant is not None and not self._tokens.still(grant)
+
+    def stop(self) -> None:
+        """End all of them, so that their clients ask another server."""
+        for task in list(self._grants):
+            task.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        for task, grant in list(self._grants.items()):
+            if not self._tokens.still(grant):
+                task.cancel()
+        if self._grants:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+
+# ── Calls ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from headwater.serve.api.derived import (
 from headwater.serve.api.groups import get_group
 from headwater.serve.api.queues import QueueMessagesView, get_queue
 from headwater.serve.api.routes import Look, Route
-from headwater.serve.api.topic_groups import get_topic_group
+from headwater.serve.api.topics import get_topic_group
 from headwater.serve.fields import Count, GivenOffsets
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.letters import (

@@ -19,13 +19,10 @@ from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.retention_forecasts import RetentionForecasts
 from headwater.metrics.sampler import MAX_SERIES, Extra, Sampler, add_instances, check_series
 from headwater.metrics.sweeps import StoreWatch, StreamRates
-from headwater.serve.api.calls import Served, StoreJobs, WatchedStore
+from headwater.serve.api.calls import Rates, Served, StoreJobs, WatchedStore
 from headwater.serve.api.databases import ServedDatabase, open_database
-from headwater.serve.api.openapi import document
-from headwater.serve.api.rates import Rates
-from headwater.serve.api.replays import Replays
-from headwater.serve.api.routes import Router
-from headwater.serve.api.scrubs import Scrubs
+from headwater.serve.api.jobs import Replays, Scrubs
+from headwater.serve.api.routes import Router, document
 from headwater.serve.api.service import ApiService, Guard
 from headwater.serve.api.table import ROUTES
 from headwater.serve.api.tails import Tails

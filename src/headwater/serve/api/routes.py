@@ -1,4 +1,4 @@
-"""Routes: what may be asked of the API, with the types of what is sent and answered.
+"""Routes: what may be asked of the API, how it is refused, and the OpenAPI document of both.
 
 Every route is one row of a table. Its handler is found by it, the OpenAPI document and the
 reference page are made of it, and who may ask is decided by it before a body is read.
@@ -6,6 +6,7 @@ reference page are made of it, and who may ask is decided by it before a body is
 
 from __future__ import annotations
 
+import http
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from inspect import cleandoc
@@ -13,11 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
+from headwater import errors
+from headwater.errors import HeadwaterError
 from headwater.kernel.declaring import Scope
+from headwater.kernel.packaging import __version__
 from headwater.serve.http.messages import Refused, Reply, StreamedReply, name_of_part
 
 if TYPE_CHECKING:
     from headwater.serve.api.calls import ApiCall
+
+
+# ── Routes ────────────────────────────────────────────────────────────────────────────────────────
+
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
@@ -112,3 +120,253 @@ class Router:
                 raise Refused(404, "there is nothing under this path; see /v1/openapi.json")
             raise Refused(405, f"this path takes {allow}", allow)
         return route, tuple(found)
+
+
+# ── Problems ──────────────────────────────────────────────────────────────────────────────────────
+# Errors as problem+json (RFC 9457): the name of the error in Headwater's tree, and its facts.
+
+
+PROBLEM: Final = "application/problem+json"
+TYPE: Final = "urn:headwater:error:"
+
+# The nearest class of an error decides.
+STATUSES: Final[dict[type[HeadwaterError], int]] = {
+    errors.InvalidInput: 400,
+    errors.Undecodable: 400,
+    errors.ExtraMissing: 501,
+    errors.FormatTooNew: 500,
+    errors.StoreError: 503,
+    errors.AccessDenied: 502,
+    errors.StoreTooOld: 502,
+    errors.OutcomeUnknown: 504,
+    errors.UnknownStream: 404,
+    errors.UnknownTopic: 404,
+    errors.UnknownGroup: 404,
+    errors.UnknownReader: 404,
+    errors.UnknownIck: 404,
+    errors.UnknownQueue: 404,
+    errors.LogError: 500,
+    errors.StaleSequence: 409,
+    errors.ReusedSequence: 409,
+    errors.PartitionMismatch: 409,
+    errors.IckError: 409,
+    errors.QueueError: 409,
+    errors.TimelineError: 503,
+    errors.QuorumFailed: 504,
+    errors.ReshardRefused: 409,
+    errors.OutboxError: 409,
+    errors.DatabaseUnreachable: 503,
+    errors.DatabaseRefused: 502,
+    errors.UnknownConsumer: 404,
+    errors.UnknownTimedJob: 404,
+    HeadwaterError: 500,
+}
+
+
+class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Why a request was not done; ``detail`` ends with the cure, ``facts`` are the error's own."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str
+    facts: dict[str, Any] = {}
+
+
+def status_of(error: HeadwaterError) -> int:
+    """Return the status by which an error is answered."""
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+
+
+def problem_of(error: HeadwaterError, request_id: str) -> Reply:
+    """Return the reply to a request that the library refused, or that failed."""
+    status = status_of(error)
+    name = type(error).__name__
+    facts = {
+        fact: value
+        for fact, value in vars(error).items()
+        if not fact.startswith("_") and isinstance(value, str | int | float | None)
+    }
+    return _reply(
+        Problem(
+            type=TYPE + name,
+            title=name,
+            status=status,
+            detail=str(error),
+            request_id=request_id,
+            facts=facts,
+        )
+    )
+
+
+def problem_of_refusal(refused: Refused, request_id: str) -> Reply:
+    """Return the reply to a request that HTTP itself refuses."""
+    title = http.HTTPStatus(refused.status).phrase
+    headers = f"Allow: {refused.allow}\r\n".encode() if refused.allow else b""
+    if refused.status == 401:
+        headers += b"WWW-Authenticate: Bearer\r\n"
+    problem = Problem(
+        type="about:blank",
+        title=title,
+        status=refused.status,
+        detail=str(refused),
+        request_id=request_id,
+    )
+    return _reply(problem, headers, close=refused.close)
+
+
+def _reply(problem: Problem, headers: bytes = b"", *, close: bool = False) -> Reply:
+    if problem.status in (429, 503):
+        headers += b"Retry-After: 1\r\n"
+    headers += b"X-Request-ID: %b\r\n" % problem.request_id.encode()
+    return Reply(problem.status, msgspec.json.encode(problem), PROBLEM, headers, close)
+
+
+# ── Openapi ───────────────────────────────────────────────────────────────────────────────────────
+# The OpenAPI 3.1 document of the API, made of its table of routes.
+
+
+_REF: Final = "#/components/schemas/{name}"
+_TEXT: Final = {"type": "string"}
+# By which statuses a route may be refused, beside those of its own.
+_REFUSALS: Final = (
+    400,
+    401,
+    403,
+    404,
+    405,
+    406,
+    408,
+    409,
+    413,
+    415,
+    429,
+    431,
+    500,
+    501,
+    502,
+    503,
+    504,
+)
+
+
+def document(routes: Iterable[Route]) -> bytes:
+    """Return the document, as JSON."""
+    listed = [route for route in routes if route.path.startswith("/")]
+    kinds: list[Any] = [Problem]
+    for route in listed:
+        kinds += [kind for kind in (route.query, route.body, route.answer) if kind is not None]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    by_kind = dict(zip(map(_key, kinds), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in listed:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(
+            route, by_kind, components
+        )
+    made = _without_tuples(
+        {
+            "openapi": "3.1.0",
+            "info": {
+                "title": "Headwater",
+                "version": __version__,
+                "description": "Streams, groups, queues, dirty lists, timelines and outbox.",
+            },
+            "security": [{"token": []}],
+            "paths": paths,
+            "components": {
+                "schemas": components,
+                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            },
+        }
+    )
+    return msgspec.json.encode(made)
+
+
+def _without_tuples(node: Any) -> Any:
+    """Return a document whose tuples are lists of a length: generators of clients refuse others."""
+    if isinstance(node, list):
+        return [_without_tuples(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    found = {name: _without_tuples(one) for name, one in node.items()}
+    places = found.pop("prefixItems", None)
+    if places is not None:
+        kinds = [kind for at, kind in enumerate(places) if kind not in places[:at]]
+        found["items"] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    return found
+
+
+def _key(kind: Any) -> Any:
+    return kind if isinstance(kind, type) else repr(kind)
+
+
+def _operation(route: Route, by_kind: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
+    scope = "anybody" if route.scope is None else f"a token with scope {route.scope.name.lower()}"
+    operation: dict[str, Any] = {
+        "operationId": route.operation,
+        "summary": route.summary,
+        "description": f"{route.description}\n\nFor {scope}.",
+        "parameters": _parameters(route, components),
+        "responses": _responses(route, by_kind),
+    }
+    if route.scope is None:
+        operation["security"] = []
+    if route.body is not None:
+        content: dict[str, Any] = {JSON: {"schema": by_kind[_key(route.body)]}}
+        content |= {media: {"schema": _media_schema(media)} for media in route.bodies}
+        operation["requestBody"] = {"required": _is_needed(route.body), "content": content}
+    return operation
+
+
+def _is_needed(body: Any) -> bool:
+    """Return whether a body may not be left out: it has a field without a default."""
+    if not (isinstance(body, type) and issubclass(body, msgspec.Struct)):
+        return True
+    return any(field.required for field in msgspec.structs.fields(body))
+
+
+def _parameters(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "minLength": 1},
+        }
+        for name in route.parameters
+    ]
+    if route.query is NoQuery:
+        return found
+    schema = components[route.query.__name__]
+    required = schema.get("required", ())
+    for name, field in schema["properties"].items():
+        found.append({"name": name, "in": "query", "required": name in required, "schema": field})
+    return found
+
+
+def _responses(route: Route, by_kind: dict[Any, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if route.answer is not None:
+        content[JSON] = {"schema": by_kind[_key(route.answer)]}
+    content |= {media: {"schema": _media_schema(media)} for media in route.answers}
+    problem = {PROBLEM: {"schema": by_kind[Problem]}}
+    found: dict[str, Any] = {
+        str(route.status): {"description": route.summary, "content": content},
+    }
+    if route.method == "GET":
+        found["304"] = {"description": "What the client has is up to date."}
+    for status in _REFUSALS:
+        found[str(status)] = {
+            "description": http.HTTPStatus(status).phrase,
+            "content": problem,
+        }
+    return found
+
+
+def _media_schema(media: str) -> dict[str, Any]:
+    if media == ARROW:
+        return {"type": "string", "format": "binary"}
+    if media == EVENTS:
+        return {"type": "string", "description": "Server-sent events."}
+    return _TEXT

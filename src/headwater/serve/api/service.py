@@ -16,12 +16,17 @@ import msgspec
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.kernel.declaring import Scope
-from headwater.serve.api.calls import ApiCall, Served, media_type
+from headwater.serve.api.calls import ApiCall, Rates, Served, WaitingCalls, media_type
 from headwater.serve.api.formats import body_fault
-from headwater.serve.api.problems import problem_of, problem_of_refusal
-from headwater.serve.api.rates import Rates
-from headwater.serve.api.routes import JSON, Answered, NoQuery, Route, Router
-from headwater.serve.api.waiting import WaitingCalls
+from headwater.serve.api.routes import (
+    JSON,
+    Answered,
+    NoQuery,
+    Route,
+    Router,
+    problem_of,
+    problem_of_refusal,
+)
 from headwater.serve.audit import audited
 from headwater.serve.http.authorization import (
     Cors,

@@ -1,4 +1,4 @@
-"""Topics over HTTP: create, write, read and tail all partitions as one.
+"""Topics over HTTP: create, write, read and tail all partitions as one, and their groups.
 
 A place in a topic is an offset in each partition, `5.1.12`: a read returns the place to continue
 at, and the id of an event is the place behind it. The partitions are also streams, `rides/0`, which
@@ -9,39 +9,143 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Annotated, Any, Final
 
 import msgspec
+import pyarrow as pa
 from msgspec import Meta
 
-from headwater.doors.catalogue import TOPIC
+from headwater.doors.catalogue import TOPIC, TOPIC_GROUP
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
+from headwater.kernel.headers import LIST_BYTES, bytes_of
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.keys import MAX_OFFSET, MAX_PARTITIONS
-from headwater.log.topics import in_partition
+from headwater.log.node import MAP, SCHEMA
+from headwater.log.topics import PARTITION, in_partition, with_partition
 from headwater.log.types import Passage
-from headwater.serve.api import topic_reads
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.derived import opened, routes_of
-from headwater.serve.api.formats import NewMessages
+from headwater.serve.api.formats import NewMessages, arrow_pieces
+from headwater.serve.api.groups import GroupReadBody, messages_taken
 from headwater.serve.api.routes import ARROW, EVENTS, NDJSON, Answered, Route
 from headwater.serve.api.streams import MOST_JSON, WriteQuery, given_entries, is_small
 from headwater.serve.api.tails import ALIVE, HELLO, PIECE_BYTES, PIECE_MESSAGES, check_seen
-from headwater.serve.api.topic_reads import gone, nothing_new, passages
 from headwater.serve.fields import MAX_DIGITS, BlockMs, ListQuery, ReadCount, WithHeaders
 from headwater.serve.http.messages import StreamedReply
-from headwater.views.overview import some_topics
+from headwater.views.overview import groups_of, some_topics
 from headwater.views.record import View
 from headwater.views.streams import (
     GoneView,
     MessageView,
     OffsetsView,
     TopicCreatedView,
+    TopicGroupView,
     TopicLinesWrittenView,
     TopicView,
 )
+
+# ── Topic reads ───────────────────────────────────────────────────────────────────────────────────
+# Reads of a topic over HTTP: all partitions from a place on, as passages, lines or Arrow.
+
+
+# So many partitions are read at once; each may have a message of the largest size.
+_TOGETHER: Final = 8
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def passages(
+    topic: AsyncTopic[Any], at: list[int], count: int, max_bytes: int = LIST_BYTES
+) -> list[Passage[Any]]:
+    """Read on in every partition, this many messages of each; no more once they have so many bytes.
+
+    Partitions that are not reached are as they were: the next read begins with another one.
+    """
+    first = sum(at) % len(at)
+    order = (*range(first, len(at)), *range(first))
+    found: dict[int, Passage[Any]] = {}
+    room = max_bytes
+    for begin in range(0, len(order), _TOGETHER):
+        some = order[begin : begin + _TOGETHER]
+        streams = [await topic.partition(place) for place in some]
+        share = max(1, max_bytes // len(at))
+        read = await asyncio.gather(
+            *(
+                stream.read_from(at[place], count, max_bytes=share)
+                for place, stream in zip(some, streams, strict=True)
+            )
+        )
+        for place, one in zip(some, read, strict=True):
+            if room > 0:
+                found[place] = one
+                room -= bytes_of(one.messages)
+        if room <= 0:
+            break
+    if len(found) < len(at):
+        for place, facts in enumerate(await topic.info()):
+            found.setdefault(place, Passage([], at[place], None, facts.last))
+    return [found[place] for place in range(len(at))]
+
+
+def nothing_new(found: list[Passage[Any]], at: list[int]) -> bool:
+    """Return whether no partition has anything from its offset on."""
+    return all(one.next == start for one, start in zip(found, at, strict=True))
+
+
+def gone(place: int, gap: tuple[int, int]) -> GoneView:
+    """Return the view of offsets of a partition that were evicted."""
+    return GoneView(partition=place, gone=OffsetsView(first=gap[0], last=gap[1]))
+
+
+async def lines(
+    call: ApiCall, topic: AsyncTopic[Any], at: list[int], count: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield up to ``count`` messages, a line each, and a line for each gap."""
+    while count:
+        page: list[bytes] = []
+        async with call.served.tails.turns:
+            share = max(1, min(count, PIECE_MESSAGES) // len(at))
+            found = await passages(topic, at, share, PIECE_BYTES)
+            if nothing_new(found, at):
+                return
+            for place, one in enumerate(found):
+                if one.gap is not None and count:
+                    page.append(_encode(gone(place, one.gap)) + b"\n")
+                messages = in_partition(place, one.messages[:count])
+                page += [_encode(MessageView.of(message)) + b"\n" for message in messages]
+                count -= len(messages)
+        yield b"".join(page)
+        at = [one.next for one in found]
+
+
+def arrow(
+    topic: AsyncTopic[Any], at: list[int], count: int, *, headers: bool
+) -> AsyncGenerator[bytes, None]:
+    """Yield up to ``count`` messages as an Arrow IPC stream, with a column for the partition."""
+    columns = [PARTITION, *SCHEMA, *([MAP] if headers else [])]
+    return arrow_pieces(_in_turn(topic, at, headers), count, pa.schema(columns))
+
+
+async def _in_turn(
+    topic: AsyncTopic[Any], at: list[int], headers: bool
+) -> AsyncIterator[pa.RecordBatch]:
+    """Yield batches of the partitions in turn, until all of them end."""
+    scans = {
+        place: aiter((await topic.partition(place)).scan(start, headers=headers))
+        for place, start in enumerate(at)
+    }
+    while scans:
+        for place, scan in list(scans.items()):
+            try:
+                yield with_partition(await anext(scan), place)
+            except StopAsyncIteration:
+                del scans[place]
+
+
+# ── Topics ────────────────────────────────────────────────────────────────────────────────────────
+
 
 Place = Annotated[
     str,
@@ -166,10 +270,10 @@ async def read_topic(call: ApiCall) -> Answered:
             async with asyncio.timeout(query.block_ms / 1000):
                 await call.served.tails.news(_streams(call.name, at))
     if call.accepted == ARROW:
-        pieces = topic_reads.arrow(topic, at, query.count, headers=query.headers)
+        pieces = arrow(topic, at, query.count, headers=query.headers)
         return StreamedReply(200, pieces, ARROW)
     if call.accepted == NDJSON:
-        return StreamedReply(200, topic_reads.lines(call, topic, at, query.count), NDJSON)
+        return StreamedReply(200, lines(call, topic, at, query.count), NDJSON)
     found = await passages(topic, at, max(1, min(query.count, MOST_JSON) // len(at)))
     return TopicPassageView(
         topic=call.name,
@@ -315,4 +419,81 @@ TOPIC_ROUTES: Final = (
     ),
     Route("GET", f"{_ONE}/tail", tail_topic, Scope.READ, query=TopicTailQuery, answers=(EVENTS,)),
     *routes_of(TOPIC, get_topic),
+)
+
+
+# ── Topic groups ──────────────────────────────────────────────────────────────────────────────────
+# Groups over topics over HTTP: read from all partitions, settle, seek.
+#
+# Offsets count within their partition: what is settled is named by partition, `{"0": [5, 6]}`.
+
+
+class TopicGroupsView(View, frozen=True, kw_only=True):
+    """Groups over a topic, each in every partition."""
+
+    groups: list[TopicGroupView]  # type: ignore[valid-type]  # mirror makes it at run time
+
+
+class TopicGroupReadView(View, frozen=True, kw_only=True):
+    """Messages of a topic that were handed out to a member of a group."""
+
+    topic: str
+    group: str
+    messages: list[MessageView]
+
+
+async def _group(call: ApiCall) -> Any:
+    return (await known_topic(call)).group(call.names[1])
+
+
+async def list_topic_groups(call: ApiCall) -> TopicGroupsView:
+    """List the groups of a topic, and their state in each partition."""
+    streams = await (await known_topic(call)).info()
+    places = {facts.name: place for place, facts in enumerate(streams)}
+    found = await call.hw.store.run(groups_of(streams))
+    found.sort(key=lambda one: (one.group.name, places[one.stream]))
+    views = [
+        TopicGroupView.of(one.group, topic=call.name, partition=places[one.stream]) for one in found
+    ]
+    return TopicGroupsView(groups=views)
+
+
+async def get_topic_group(call: ApiCall) -> TopicGroupsView:
+    """Show the state of a group of a topic in each partition."""
+    facts = await (await _group(call)).info()
+    return TopicGroupsView(
+        groups=[
+            TopicGroupView.of(one, topic=call.name, partition=place)
+            for place, one in enumerate(facts)
+        ]
+    )
+
+
+async def read_topic_group(call: ApiCall) -> TopicGroupReadView:
+    """Take messages of any partition that no other member has; the first read creates the group.
+
+    Each is pending until it is acknowledged, or redelivered ack_ms after it was handed out. With
+    block_ms the request waits for a first message. No more are taken once they have 4 MiB.
+    """
+    topic, group = call.names
+    messages = await messages_taken(call, await known_topic(call))
+    return TopicGroupReadView(topic=topic, group=group, messages=messages)
+
+
+_ALL: Final = "/v1/topics/{topic}/groups"
+_GROUP: Final = f"{_ALL}/{{group}}"
+
+
+TOPIC_GROUP_ROUTES: Final = (
+    Route("GET", _ALL, list_topic_groups, Scope.READ, answer=TopicGroupsView),
+    Route("GET", _GROUP, get_topic_group, Scope.READ, answer=TopicGroupsView),
+    Route(
+        "POST",
+        f"{_GROUP}/read",
+        read_topic_group,
+        Scope.WRITE,
+        body=GroupReadBody,
+        answer=TopicGroupReadView,
+    ),
+    *routes_of(TOPIC_GROUP, get_topic_group),
 )

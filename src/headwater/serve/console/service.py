@@ -20,7 +20,7 @@ import msgspec
 from headwater.errors import HeadwaterError
 from headwater.kernel.declaring import Scope
 from headwater.kernel.packaging import __version__
-from headwater.serve.api.problems import status_of
+from headwater.serve.api.routes import status_of
 from headwater.serve.api.service import Answer, ApiService
 from headwater.serve.console.actions.action import Action
 from headwater.serve.console.actions.table import ACTIONS

@@ -1,4 +1,4 @@
-"""Commands of dirty lists: Icks, by the names of redis-ick, and channels for many consumers."""
+"""Commands of dirty lists, channels, timed jobs and timelines."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import re
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from headwater.doors.catalogue import CHANNEL, ICK
+from headwater.doors.catalogue import CHANNEL, ICK, TIMED_JOB
 from headwater.errors import UnknownIck
 from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
 from headwater.ick.keys import Member
 from headwater.ick.types import Batch, Reserved
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
-from headwater.serve.resp.arguments import Arguments, int_of, text_of
+from headwater.serve.listing import timeline_part
+from headwater.serve.resp.arguments import Arguments, float_of, int_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
-from headwater.serve.resp.derived import commands_of
+from headwater.serve.resp.derived import commands_of, spelled_reply
 from headwater.serve.resp.door import RespSession
 from headwater.serve.resp.replies import CommandRefused, syntax_error
+from headwater.timed import operating
+from headwater.timeline.records import Tuple
+
+# ── Ick commands ──────────────────────────────────────────────────────────────────────────────────
+
 
 # ── Icks ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,4 +202,90 @@ CHANNEL_COMMANDS: Final = (
     RespCommand("CHSHARDS", 3, Scope.ADMIN, -1, _C, "key n",
                 "Changes how many shards a channel has, while it is in use.", chshards,
                 look=chstats),
+)  # fmt: skip
+
+
+# ── Timed commands ────────────────────────────────────────────────────────────────────────────────
+# Commands of timed jobs; a change is made under the name of the token's holder.
+
+
+async def _look(session: RespSession, words: Words) -> Any:
+    job = operating.info(text_of(words[1]))
+    return spelled_reply(await session.door.client.store.run(job))
+
+
+TIMED_COMMANDS: Final = commands_of(TIMED_JOB, _look)
+
+
+# ── Timeline commands ─────────────────────────────────────────────────────────────────────────────
+# Commands of timelines, on servers that were given a farm.
+
+
+def _tuples(words: Words, name: str) -> list[Tuple]:
+    flat = words[1:]
+    if len(flat) % 3:
+        raise wrong_arity(name)
+    return [
+        (key, float_of(score), member)
+        for key, score, member in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    ]
+
+
+async def tlinsert(session: RespSession, words: Words) -> int:
+    """TLINSERT: insert members into timelines."""
+    return (await session.door.farm.insert(_tuples(words, "tlinsert"))).applied
+
+
+async def tldelete(session: RespSession, words: Words) -> int:
+    """TLDELETE: delete members from timelines."""
+    return (await session.door.farm.delete(_tuples(words, "tldelete"))).applied
+
+
+async def tlselect(session: RespSession, words: Words) -> list[Any]:
+    """TLSELECT: return members of a timeline, the newest first."""
+    arguments = Arguments(words)
+    key, offset, limit = arguments.take(), 0, 10
+    places: dict[str, tuple[float, bytes]] = {}
+    for option in arguments.options():
+        match option:
+            case "OFFSET":
+                offset = arguments.number()
+            case "LIMIT":
+                limit = arguments.number()
+            case "START" | "STOP":
+                places[option.lower()] = (arguments.fraction(), arguments.take())
+            case _:
+                raise syntax_error()
+    if places and offset:
+        raise syntax_error()
+    found = await timeline_part(
+        session.door.farm, key, offset, limit, places.get("start"), places.get("stop")
+    )
+    return [part for record in found.records for part in (record.member, record.score)]
+
+
+async def tlscore(session: RespSession, words: Words) -> list[Any] | None:
+    """TLSCORE: return the newest operation on a member, or null."""
+    _, key, member = words
+    state = (await session.door.farm.score([(key, member)]))[key, member]
+    return None if state is None else [state.score, int(not state.deleted)]
+
+
+_TL = "timeline"
+TIMELINE_COMMANDS: Final = (
+    RespCommand("TLINSERT", -4, Scope.WRITE, 3, _TL,
+                "key score member [key score member ...]",
+                "Inserts members into timelines; returns how many changed something.", tlinsert),
+    RespCommand("TLDELETE", -4, Scope.WRITE, 3, _TL,
+                "key score member [key score member ...]",
+                "Deletes members from timelines; returns how many changed something.", tldelete),
+    RespCommand("TLSELECT", -2, Scope.READ, -1, _TL,
+                "key [OFFSET offset] [LIMIT limit] [START score member] [STOP score member]",
+                "Returns members, the newest first, no more once they have 4 MiB: member, score, "
+                "...",
+                tlselect),
+    RespCommand("TLSCORE", 3, Scope.READ, -1, _TL, "key member",
+                "Returns the newest operation on a member, [score, live], where live is 0 after a "
+                "delete; null without any.",
+                tlscore),
 )  # fmt: skip

@@ -19,10 +19,9 @@ from headwater.serve.resp.arguments import Arguments, int_of, span_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words
 from headwater.serve.resp.derived import Look, spelled_reply
 from headwater.serve.resp.door import RespSession
-from headwater.serve.resp.group_commands import look_at_group
+from headwater.serve.resp.log_commands import look_at_group, look_at_topic_group
 from headwater.serve.resp.queue_commands import qstats
 from headwater.serve.resp.replies import syntax_error
-from headwater.serve.resp.topic_commands import look_at_topic_group
 
 LETTERS: Final = 100
 _FILTER: Final = {

@@ -9,17 +9,18 @@ from typing import Any, Final
 from headwater.serve.audit import audited
 from headwater.serve.resp.commands import RespCommand, Words, table_of, unknown_command, wrong_arity
 from headwater.serve.resp.door import RespSession
-from headwater.serve.resp.group_commands import GROUP_COMMANDS
 from headwater.serve.resp.handshake import ENDS_TRANSACTION, HANDSHAKE, TRANSACTION_COMMANDS
-from headwater.serve.resp.ick_commands import CHANNEL_COMMANDS, ICK_COMMANDS
+from headwater.serve.resp.ick_commands import (
+    CHANNEL_COMMANDS,
+    ICK_COMMANDS,
+    TIMED_COMMANDS,
+    TIMELINE_COMMANDS,
+)
 from headwater.serve.resp.introspection import Introspection
 from headwater.serve.resp.letter_commands import LETTER_COMMANDS
+from headwater.serve.resp.log_commands import GROUP_COMMANDS, STREAM_COMMANDS, TOPIC_COMMANDS
 from headwater.serve.resp.queue_commands import QUEUE_COMMANDS
 from headwater.serve.resp.replies import CommandRefused, ErrorReply, WrongArguments, error_reply
-from headwater.serve.resp.stream_commands import STREAM_COMMANDS
-from headwater.serve.resp.timed_commands import TIMED_COMMANDS
-from headwater.serve.resp.timeline_commands import TIMELINE_COMMANDS
-from headwater.serve.resp.topic_commands import TOPIC_COMMANDS
 
 _introspection = Introspection()
 COMMANDS: Final = table_of(

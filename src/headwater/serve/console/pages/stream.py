@@ -29,8 +29,8 @@ from headwater.metrics.alarms import CONSUMER
 from headwater.metrics.retention_forecasts import RetentionForecast
 from headwater.outbox.status import Checkpoint
 from headwater.serve.api.routes import NDJSON
+from headwater.serve.api.stores import find_row, traced
 from headwater.serve.api.tails import ALIVE, HELLO, events_of
-from headwater.serve.api.traces import find_row, traced
 from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.letters import Place
