@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
+import subprocess
+import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from inspect import Parameter
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater
+from headwater import aio, errors, outbox
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "tests", "bench", "examples")
@@ -139,3 +149,421 @@ def test_the_wheel_has_every_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     listed = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert sorted(listed) == sorted(name_of(p.parent) for p in (ROOT / "src").glob("*/__init__.py"))
+
+
+# ── The sentences of the README and of the written pages can be read at once ─────────────────────
+
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "index.md",
+    *(
+        page
+        for folder in ("tutorial", "how-to", "discussion")
+        for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+    ),
+]
+MOST_WORDS = 35
+
+_FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_CODE = re.compile(r"`[^`]+`")
+_LINK = re.compile(r"!?\[([^]]*)\]\([^)]*\)")
+# A heading, a row of a table, a tab and an item of a list begin a text of their own.
+_BREAK = re.compile(r"^ *(?:[#|].*|[=!?]{3}.*|(?:[-*]|\d+\.) )", re.MULTILINE)
+_SENTENCE_END = re.compile(r"(?<=[.!?:])[\"')*_]*\s+(?=[\"'(*_]*[A-Z0-9])|(?<=:)\s*$")
+
+
+def sentences(markdown: str) -> Iterator[str]:
+    """Return the sentences of a page, without its code blocks, tables and link targets."""
+    text = _COMMENT.sub("", _FENCED.sub("\n\n", markdown))
+    # Code within a sentence is one word, whatever it contains.
+    text = _LINK.sub(r"\1", _CODE.sub("Code", text))
+    for paragraph in re.split(r"\n\s*\n", _BREAK.sub("\n\n", text)):
+        for sentence in _SENTENCE_END.split(" ".join(paragraph.split())):
+            if sentence:
+                yield sentence
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_sentence_is_longer_than_a_reader_can_keep_in_mind(page: Path) -> None:
+    long = [
+        f"{page.relative_to(ROOT)}: {len(sentence.split())} words: {sentence}"
+        for sentence in sentences(page.read_text("utf-8"))
+        if len(sentence.split()) > MOST_WORDS
+    ]
+    assert not long, "split these sentences, or make them a list:\n" + "\n".join(long)
+
+
+def test_a_sentence_ends_where_its_reader_sees_an_end() -> None:
+    page = "# Title\nOne `a.b c`. Two [three](four five.md)\nsix?\n\n| a |\n\n- seven\n- eight\n"
+    page += "```python\nnine = 9\n```\n"
+    assert list(sentences(page)) == ["One Code.", "Two three six?", "seven", "eight"]
+
+
+# What is imported before somebody at a prompt sees the first answer: a budget, held by counting.
+# Importing is nearly all of the time of a command. A library that is named here takes longer to
+# import than a command needs to run; the numbers bound what is ours.
+
+# Runs a program, then writes the name of each module that it has imported to a file.
+NOTING = """
+import sys
+place, *words = sys.argv[1:]
+sys.argv = ["headwater", *words]
+try:
+    {program}
+finally:
+    names = [name for name, module in list(sys.modules.items()) if module is not None]
+    open(place, "w").write("\\n".join(names))
+"""
+COMMAND = "from headwater.__main__ import main; main()"
+# Libraries that are imported when they are needed, and not before.
+LARGE = {
+    *("asyncio", "msgspec", "pyarrow", "redis", "rich", "markdown_it", "pydantic"),
+    *("sqlalchemy", "pyspark", "jinja2", "httptools", "opentelemetry", "uvloop"),
+}
+# The help is made by Typer with Rich; its releases differ in what they check types with.
+HELP = {"rich", "markdown_it", "pydantic"}
+# redis-py brings asyncio, and OpenTelemetry where that is installed.
+STORE = {"asyncio", "msgspec", "redis", "opentelemetry", "pydantic"}
+
+
+def imported(program: str, *words: str, cwd: Path) -> set[str]:
+    """Return all modules that a program has imported when it ends, which must be with code 0."""
+    place = cwd / "imported.txt"
+    done = subprocess.run(
+        [sys.executable, "-c", NOTING.format(program=program), place, *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(place.read_text().split())
+
+
+def large(modules: set[str]) -> set[str]:
+    return LARGE & {name.partition(".")[0] for name in modules}
+
+
+def ours(modules: set[str]) -> list[str]:
+    return sorted(name for name in modules if name.startswith("headwater."))
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        (("--help",), 46),
+        (("--version",), 20),
+        (("stream", "--help"), 42),
+        (("queue", "stats", "--help"), 42),
+        (("serve", "--help"), 30),
+    ],
+)
+def test_help_imports_no_client_and_few_modules(
+    words: tuple[str, ...], most: int, tmp_path: Path
+) -> None:
+    found = imported(COMMAND, *words, cwd=tmp_path)
+    assert large(found) <= HELP
+    assert len(ours(found)) <= most, ours(found)
+
+
+def test_the_help_of_the_program_imports_no_group_of_commands(tmp_path: Path) -> None:
+    found = imported(COMMAND, "--help", cwd=tmp_path)
+    assert not found & {"headwater.cli.stream", "headwater.cli.queue", "headwater.cli.spark"}
+
+
+def test_a_command_imports_what_it_needs(tmp_path: Path) -> None:
+    """On an embedded store, which the first of them makes."""
+    budgets = [
+        (("queue", "push", "jobs", "one"), STORE, 90),
+        (("queue", "stats", "jobs", "--json"), STORE, 90),
+        (("ick", "add", "dirty", "ada", "1"), STORE, 72),
+        (("stream", "write", "rides", "ride-1", "requested"), STORE | {"pyarrow"}, 120),
+        (("stream", "read", "rides", "--json"), STORE | {"pyarrow"}, 120),
+        (("stream", "info", "rides", "--json"), STORE | {"pyarrow"}, 120),
+    ]
+    for words, allowed, most in budgets:
+        found = imported(COMMAND, *words, cwd=tmp_path)
+        assert large(found) <= allowed, words
+        assert len(ours(found)) <= most, (words, ours(found))
+        groups = {name.split(".")[2] for name in ours(found) if name.startswith("headwater.cli.")}
+        assert not groups & ({"stream", "queue", "ick", "spark", "topic"} - {words[0]}), words
+
+
+@pytest.mark.parametrize(
+    ("program", "allowed", "most"),
+    [
+        ("import headwater", set(), 5),
+        ("import headwater; headwater.connect().queue('jobs').push(b'1')", STORE, 64),
+        ("import headwater; headwater.connect().stream('a').write('a', b'1')", None, 84),
+    ],
+)
+def test_a_program_imports_what_it_uses(
+    program: str, allowed: set[str] | None, most: int, tmp_path: Path
+) -> None:
+    found = imported(program, cwd=tmp_path)
+    assert large(found) <= (STORE | {"pyarrow"} if allowed is None else allowed)
+    assert len(ours(found)) <= most, ours(found)
+
+
+# ── The base install: what works without the extras, and what names the extra that is missing ────
+
+# Runs a program as if the named modules were not installed.
+WITHOUT = """
+import sys
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+{program}
+"""
+CLI = "from headwater.cli.main import app; sys.argv[0] = 'headwater'; app()"
+EXTRAS = (
+    "sqlalchemy",
+    "psycopg",
+    "greenlet",
+    "httptools",
+    "uvloop",
+    "jinja2",
+    "markupsafe",
+    "pyspark",
+)
+
+
+def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    source = WITHOUT.format(missing=EXTRAS, program=program)
+    return subprocess.run(
+        [sys.executable, "-c", source, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=cwd,
+    )
+
+
+def test_log_queue_dirty_list_and_timeline_need_no_extra(tmp_path: Path) -> None:
+    program = """
+import headwater, headwater.aio, headwater.outbox, headwater.timeline, headwater.spark
+from headwater.serve import asgi_app
+with headwater.connect() as hw:
+    hw.stream("rides").write("ride-1", b"requested")
+    hw.queue("jobs").push(b"one")
+    hw.ick("dirty").add({"ada": 1.0})
+    print(len(hw.stream("rides").read(1, 10)), hw.queue("jobs").stats().ready)
+"""
+    said = run(program, cwd=tmp_path)
+    assert (said.stdout, said.returncode) == ("1 1\n", 0), said.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("stream", "list"), ("doctor",), ("top", "--once")]
+)
+def test_the_command_line_needs_no_extra(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    said = run(CLI, *arguments, cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (("outbox", "status", "--db", "sqlite:///app.db"), "sql"),
+        (("timeline", "serve", "--instances", "127.0.0.1:1"), "serve"),
+        (("serve",), "serve"),
+        (("console", "--no-open"), "serve"),
+        (("keep", "--metrics", "127.0.0.1:0"), "serve"),
+        (("consumer", "list", "--db", "sqlite:///app.db"), "sql"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(
+    arguments: tuple[str, ...], extra: str, tmp_path: Path
+) -> None:
+    said = run(CLI, *arguments, cwd=tmp_path)
+    assert said.returncode == 1, said.stdout
+    assert f"pip install 'headwater[{extra}]'" in " ".join(said.stderr.split())
+    assert "Traceback" not in said.stderr
+
+
+def test_a_class_names_the_extra_that_it_needs(tmp_path: Path) -> None:
+    said = run("from headwater.outbox import Outbox", cwd=tmp_path)
+    assert said.stderr.splitlines()[-1] == (
+        "headwater.errors.ExtraMissing: sqlalchemy is not installed; "
+        "run pip install 'headwater[sql]'"
+    )
+
+
+def test_importing_the_outbox_brings_in_no_database(tmp_path: Path) -> None:
+    look = "import headwater.outbox; print(*{'sqlalchemy', 'psycopg', 'redis'} & set(sys.modules))"
+    assert run(look, cwd=tmp_path).stdout.strip() == ""
+
+
+# ── The public names are what they say they are, the same for both clients, and stay ─────────────
+
+
+PAIRS: list[tuple[type, type]] = [
+    (headwater.Headwater, aio.AsyncHeadwater),
+    (headwater.Stream, aio.AsyncStream),
+    (headwater.Group, aio.AsyncGroup),
+    (headwater.Topic, aio.AsyncTopic),
+    (headwater.TopicGroup, aio.AsyncTopicGroup),
+    (headwater.Ick, aio.AsyncIck),
+    (headwater.IckChannel, aio.AsyncIckChannel),
+    (headwater.Queue, aio.AsyncQueue),
+]
+WORKERS: list[tuple[type, type]] = [
+    (headwater.Worker, aio.AsyncWorker),
+    (headwater.QueueWorker, aio.AsyncQueueWorker),
+    (headwater.TimedRunner, aio.AsyncTimedRunner),
+    (headwater.TimedJobs, aio.AsyncTimedJobs),
+]
+
+# What other people's code calls: more may be added, nothing of this may change.
+FIXED: dict[Callable[..., Any], str] = {
+    headwater.connect: "url=None",
+    aio.connect: "url=None",
+    headwater.Headwater.stream: "name",
+    headwater.Headwater.topic: "name partitions=None",
+    headwater.Headwater.ick: "name",
+    headwater.Headwater.ick_channel: "name shards=None",
+    headwater.Headwater.close: "",
+    headwater.Stream.write: "tag value * backlog=None",
+    headwater.Stream.write_many: "entries * backlog=None producer=None sequence=None",
+    headwater.Stream.append: "arrow_batch * producer=None sequence=None",
+    headwater.Stream.read: "offset count * block_ms=None",
+    headwater.Stream.scan: "start=None stop=None",
+    headwater.Stream.info: "",
+    headwater.Stream.evict: "n",
+    headwater.Stream.compact: "",
+    headwater.Stream.retain: "* max_count=None max_age_ms=None max_bytes=None",
+    headwater.Stream.offset_at: "time_ms",
+    headwater.Stream.delete: "",
+    headwater.Stream.group: "name start='first' * max_pending=None dead_letters=None",
+    headwater.Group.read: "count * block_ms=None retry_ms=None expire_ms=None",
+    headwater.Group.ack: "*offsets",
+    headwater.Group.nack: "*offsets * delay_ms=0",
+    headwater.Group.extend: "*offsets * retry_ms=None",
+    headwater.Group.seek: "offset",
+    headwater.Group.info: "",
+    headwater.Headwater.queue: "name",
+    headwater.Queue.push: "value * delay_ms=0",
+    headwater.Queue.push_many: "values * delay_ms=0",
+    headwater.Queue.pop: "count=1 * ack_ms=None block_ms=None",
+    headwater.Queue.ack: "*deliveries",
+    headwater.Queue.nack: "*deliveries * delay_ms=0",
+    headwater.Queue.extend: "*deliveries * ack_ms=None",
+    headwater.Queue.stats: "",
+    headwater.Queue.dead: "count=100",
+    headwater.Queue.redrive: "",
+    headwater.Queue.purge: "",
+    headwater.Topic.write: "tag value * backlog=None",
+    headwater.Topic.write_many: "entries * backlog=None producer=None sequence=None",
+    headwater.Topic.group: "name start='first' * max_pending=None dead_letters=None",
+    headwater.Ick.add: "scores",
+    headwater.Ick.reserve: "n backwash=False",
+    headwater.Ick.commit: "*members",
+    headwater.Ick.exchange: "n *members * backwash=False",
+    headwater.Ick.stats: "",
+    headwater.Ick.delete: "",
+}
+FIELDS: dict[type, tuple[str, ...]] = {
+    headwater.Delivery: ("id", "value", "attempt", "receipt"),
+    headwater.Message: ("offset", "tag", "value", "time_ms", "attempt"),
+    headwater.StreamInfo: ("first", "last", "length", "bytes"),
+    headwater.GroupInfo: ("next", "ack_offset", "pending", "lag", "missed"),
+}
+
+
+def public(thing: Any) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_all_is_what_there_is() -> None:
+    assert len(set(headwater.__all__)) == len(headwater.__all__)
+    assert sorted(headwater.__all__) == headwater.__all__
+    ours = {
+        name
+        for name in public(headwater)
+        if getattr(getattr(headwater, name), "__module__", "").startswith("headwater.")
+    }
+    assert ours | {"__version__", "aio", "instrument", "tracing"} == set(headwater.__all__)
+
+
+def test_a_star_import_gives_all_of_it() -> None:
+    found: dict[str, Any] = {}
+    exec("from headwater import *", found)
+    assert set(headwater.__all__) <= set(found)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        getattr(headwater, "nothing")  # noqa: B009
+
+
+def test_every_error_is_public_and_in_one_tree() -> None:
+    classes = [c for _, c in inspect.getmembers(errors, inspect.isclass)]
+    assert {c.__name__ for c in classes} <= set(headwater.__all__)
+    assert all(issubclass(c, headwater.HeadwaterError) for c in classes)
+    drawn = errors.__doc__ or ""
+    assert all(f" {c.__name__} " in f" {drawn} ".replace("\n", " ") for c in classes)
+
+
+def test_the_async_module_names_its_classes() -> None:
+    assert set(aio.__all__) == {"connect", *(twin.__name__ for _, twin in [*PAIRS, *WORKERS])}
+
+
+def test_a_worker_can_still_be_imported_from_the_outbox() -> None:
+    assert outbox.Worker is headwater.Worker
+    assert outbox.AsyncWorker is aio.AsyncWorker
+
+
+def test_runners_that_are_written_twice_have_the_same_names() -> None:
+    assert public(headwater.TimedRunner) == public(aio.AsyncTimedRunner)
+
+
+@pytest.mark.parametrize("call", FIXED, ids=lambda call: call.__qualname__)
+def test_a_signature_keeps_what_was_promised(call: Callable[..., Any]) -> None:
+    parameters = dict(inspect.signature(call).parameters)
+    parameters.pop("self", None)
+    kind: Any = Parameter.POSITIONAL_OR_KEYWORD
+    places = iter(list(parameters))
+    for word in FIXED[call].split():
+        name, equals, default = word.lstrip("*").partition("=")
+        if not name:
+            kind = Parameter.KEYWORD_ONLY
+            continue
+        found = parameters.pop(name)
+        assert found.kind == (Parameter.VAR_POSITIONAL if word[0] == "*" else kind)
+        if kind is Parameter.POSITIONAL_OR_KEYWORD:
+            assert next(places) == name
+        wanted = eval(default) if equals else Parameter.empty
+        assert found.default == wanted
+    for extra in parameters.values():
+        assert extra.default is not Parameter.empty, f"{extra} breaks those who do not give it"
+
+
+@pytest.mark.parametrize("kind", FIELDS, ids=lambda kind: kind.__name__)
+def test_an_answer_keeps_its_fields(kind: type) -> None:
+    assert set(FIELDS[kind]) <= public(kind)
+    names = [name for name in inspect.signature(kind).parameters if name in FIELDS[kind]]
+    assert tuple(names) == FIELDS[kind]
+
+
+def test_every_public_method_says_what_it_does() -> None:
+    for kind in (c for pair in PAIRS for c in pair):
+        for name in public(kind):
+            member = getattr(kind, name)
+            if callable(member):
+                assert member.__doc__, f"{kind.__name__}.{name}"
+
+
+def test_importing_headwater_starts_nothing_and_brings_in_no_client() -> None:
+    look = "import sys, headwater; print(*{'redis', 'pyarrow'} & set(sys.modules))"
+    said = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert said.stdout.strip() == ""
