@@ -31,7 +31,7 @@ ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell p
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long outside oldest verify check types collected format twins contracts goldens bench bench-scale docs screenshots lock clean
+.PHONY: help setup demo test test-long outside oldest verify check types collected format derived contracts bench bench-scale docs screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,7 @@ check: setup ## check lint, formatting, types, layers, twins, and that every tes
 	@$(RUN) ruff check $(CODE)
 	@$(RUN) ruff format --check $(CODE)
 	@$(RUN) tools.generate_twins --check
+	@$(RUN) tools.generate_commands --check
 	@$(MAKE) --no-print-directory -j2 types collected
 	@$(VENV)/bin/lint-imports
 
@@ -108,14 +109,14 @@ format: setup ## format the code, and fix what lint can fix
 	@$(RUN) ruff check --fix $(CODE)
 	@$(RUN) ruff format --quiet $(CODE)
 
-twins: setup ## write the blocking classes anew from the async ones
+derived: setup ## after a change of a declaration: write what is made of it anew: blocking classes, commands, pages, golden files
 	@$(RUN) tools.generate_twins
+	@$(RUN) tools.generate_commands
+	@$(RUN) tools.generate_pages
+	@$(RUN) tests.support.goldens
 
 contracts: setup ## after a change of a server function's header: renew the pages; after a release: record the contracts
 	@$(RUN) tests.support.contracts $(if $(WORDING),--wording)
-
-goldens: setup ## after a decision to change a door: freeze HTTP, commands, console, public names and errors anew
-	@$(RUN) tests.support.goldens
 
 bench: setup build/peers/.ready ## measure log, outbox, queues, workers, dirty lists, timelines and Spark against their peers, and the longest calls
 	@$(RUN) bench

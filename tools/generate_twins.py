@@ -1,7 +1,7 @@
 """Writes the blocking twins of async modules: ``x.py`` from ``aio_x.py`` beside it.
 
 A module is generated when its first line says so; every other one is left alone. To begin a twin,
-write ``aio_x.py`` and a file ``x.py`` with the line alone, and run ``make twins``. ``make check``
+write ``aio_x.py`` and a file ``x.py`` with the line alone, and run ``make derived``. ``make check``
 fails when a twin differs from what its source makes.
 
 Names, docstrings and comments are translated alike: ``AsyncGroup`` is Group, ``aio_group`` is
@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FIRST_LINE = "# Generated from {source} by `make twins`, which renews it: change that file."
+FIRST_LINE = "# Generated from {source} by `make derived`, which renews it: change that file."
 
 # In code and in text alike, in this order.
 WORDS = {
@@ -131,7 +131,7 @@ def main() -> int:
             if not check:
                 twin.write_text(text, "utf-8")
     if differing:
-        print("not what its source makes; run `make twins`:" if check else "written:", *differing)
+        print("not what its source makes; run `make derived`:" if check else "written:", *differing)
     return int(check and bool(differing))
 
 

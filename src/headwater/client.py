@@ -1,4 +1,4 @@
-# Generated from aio_client.py by `make twins`, which renews it: change that file.
+# Generated from aio_client.py by `make derived`, which renews it: change that file.
 """What ``connect`` returns: one connected store, and the objects that live in it."""
 
 from __future__ import annotations

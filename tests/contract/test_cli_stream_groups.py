@@ -45,7 +45,7 @@ def test_offsets_and_ranges_are_acknowledged_and_given_back(hw_stream: StreamCom
     group.read(20, retry_ms=60_000)
     assert hw_stream("ack", "g", "1", "5-9", "3").out == "acknowledged 7 pending messages\n"
     assert hw_stream("ack", "g", "1-9", "--json").row["acked"] == 2
-    assert hw_stream("nack", "g", "10-11").out == "given back 2 pending messages\n"
+    assert hw_stream("nack", "g", "10-11").out == "returned 2 pending messages\n"
     assert [message.offset for message in group.read(20, retry_ms=60_000)] == [10, 11]
     answer = hw_stream("nack", "g", "12", "1", "--delay-ms", "60000", "--json")
     assert answer.row["nacked"] == 1

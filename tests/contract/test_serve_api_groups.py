@@ -246,14 +246,13 @@ def test_a_group_is_paused_and_what_is_pending_is_settled_by_an_administrator(
     write(client, name, 3)
     group = Group(client, name)
     group.read(2)
-    paused = client.ask("PUT", f"{group.path}/state", {"paused": True}).body
-    assert (paused["state"], paused["changed"]) == ("paused", True)
+    assert client.post(f"{group.path}/pause", {}).body["changed"] is True
     skip = client.post(f"{group.path}/pending", {"action": "skip", "offsets": [1, 3]})
     assert skip.body["settled"] == 1
     back = client.post(f"{group.path}/pending", {"action": "return", "offsets": [2]})
     assert back.body["settled"] == 1
     assert group.read(3) == []
-    assert client.ask("PUT", f"{group.path}/state", {"paused": False}).body["state"] == "runs"
+    assert client.post(f"{group.path}/resume", {}).body["changed"] is True
     assert group.read(3) == [(2, 2), (3, 1)]
 
 

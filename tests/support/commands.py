@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 from headwater import Stream
 from headwater.cli.main import app
+from headwater.doors.catalogue import catalogue
+from headwater.doors.replies import reply_type
 from headwater.views import all_views
 
 PROGRAM = Path(sys.executable).with_name("headwater")
@@ -74,7 +76,8 @@ class StreamCommands:
 
 def is_view(line: bytes) -> bool:
     """Return whether a line is just what a view prints."""
-    for view in all_views().values():
+    derived = [reply_type(operation) for operation in catalogue(asyncio=False)]
+    for view in (*all_views().values(), *derived):
         with suppress(ValueError):
             if view.from_json(line).to_json() == line:
                 return True

@@ -1,6 +1,6 @@
 """The doors of Headwater as text: what programs and people see, frozen under tests/golden.
 
-``make goldens`` renews the files; their diff is then the list of what a change does to the doors.
+``make derived`` renews the files; their diff is then the list of what a change does to the doors.
 Nothing here depends on the machine, on releases of Python and of the libraries, or on the names of
 internal modules. No server is started.
 """

@@ -17,4 +17,4 @@ def test_a_door_changes_only_by_decision(name: str) -> None:
     )
     if frozen != now:
         told = "\n".join(changes)
-        pytest.fail(f"{name} differs; if that is meant: make goldens\n{told}", pytrace=False)
+        pytest.fail(f"{name} differs; if that is meant: make derived\n{told}", pytrace=False)

@@ -256,8 +256,8 @@ def ours(modules: set[str]) -> list[str]:
     [
         (("--help",), 46),
         (("--version",), 20),
-        (("stream", "--help"), 42),
-        (("queue", "stats", "--help"), 42),
+        (("stream", "--help"), 46),
+        (("queue", "stats", "--help"), 46),
         (("serve", "--help"), 30),
     ],
 )
@@ -446,7 +446,7 @@ FIXED: dict[Callable[..., Any], str] = {
     headwater.Group.read: "count * block_ms=None retry_ms=None expire_ms=None",
     headwater.Group.ack: "*offsets",
     headwater.Group.nack: "*offsets * delay_ms=0",
-    headwater.Group.extend: "*offsets * retry_ms=None",
+    headwater.Group.extend: "*offsets * ack_ms",
     headwater.Group.seek: "offset",
     headwater.Group.info: "",
     headwater.Headwater.queue: "name",

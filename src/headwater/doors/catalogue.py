@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 from headwater.errors import HeadwaterError, UnknownGroup, UnknownTopic
 from headwater.kernel.declaring import Param, Row, row_of
-from headwater.log.reading import partitions_of
-from headwater.store.call import Operation
+
+if TYPE_CHECKING:
+    from headwater.store.call import Operation
 
 DOORS: Final = ("command line", "HTTP", "RESP")
 _PLAIN: Final = Param("")
@@ -105,15 +106,11 @@ class Declared:
         return f"{self.verb}_{self.kind.name}"
 
     @property
-    def description(self) -> str:
-        """What it does, in full."""
-        # Python -OO keeps no docstrings.
-        return (inspect.getdoc(self.method) or "").replace("``", "")
-
-    @property
     def summary(self) -> str:
-        """What it does, in one sentence."""
-        return self.description.partition("\n")[0]
+        """What it does: the first paragraph of the docstring, which holds for every door."""
+        # Python -OO keeps no docstrings.
+        text = (inspect.getdoc(self.method) or "").partition("\n\n")[0]
+        return text.replace("``", "").replace("\n", " ")
 
     def is_in(self, door: str) -> bool:
         """Return whether a door is derived for it: it is not absent or written by hand."""
@@ -189,6 +186,8 @@ def _annotated(annotation: Any) -> tuple[Any, Param]:
 
 
 def _topic_exists(topic: str, *_: str) -> Operation[None]:
+    from headwater.log.reading import partitions_of
+
     if not (yield from partitions_of(topic)):
         raise UnknownTopic(topic)
 

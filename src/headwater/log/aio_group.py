@@ -126,9 +126,10 @@ class AsyncGroup(Generic[D]):
 
     @operation(Scope.ADMIN, "changed", says="paused", says_not="paused already")
     async def pause(self) -> bool:
-        """Deliver nothing until ``resume``; acks continue. Returns whether that changed anything.
+        """Deliver nothing until the group is resumed; returns whether that changed anything.
 
-        Members that read get nothing, and blocked ones wait. What expires is still given up.
+        Members that read get nothing, and blocked ones wait; acknowledgements continue. What
+        expires is still given up.
         """
         return await self._run(grouping.pause(self._handle, True))
 
@@ -192,11 +193,11 @@ class AsyncGroup(Generic[D]):
 
     @operation(Scope.WRITE, "buried", says="gave up {buried:message}")
     async def bury(self, *messages: GivenOffsets, error: GivenCause = None) -> int:
-        """Make dead letters of messages or offsets; without any, of what has expired by now.
+        """Give messages up: they become dead letters. Returns how many.
 
-        ``error`` says why; its type and the first 1000 characters of its text are kept. Returns how
-        many messages were given up. What expires is given up by reads and ``headwater keep``, too.
-        Raises InvalidInput when the group keeps no dead letters.
+        Without any, those are given up that have expired by now. ``error`` says why; its type and
+        the first 1000 characters of its text are kept. What expires is given up by reads and
+        ``headwater keep``, too. Raises InvalidInput when the group keeps no dead letters.
         """
         return await self._run(dead_letters.bury(self._handle, messages, error))
 

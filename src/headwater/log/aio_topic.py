@@ -252,7 +252,7 @@ class AsyncTopicGroup(Generic[D]):
 
     @across(AsyncGroup.pause)
     async def pause(self) -> bool:
-        """Deliver nothing in any partition until ``resume``; returns whether that changes it.
+        """Deliver nothing in any partition until it is resumed; returns whether that changed it.
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
@@ -314,9 +314,9 @@ class AsyncTopicGroup(Generic[D]):
 
     @across(AsyncGroup.bury)
     async def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:
-        """Make dead letters of messages; without any, of what has expired. Returns how many.
+        """Give messages up: they become dead letters. Returns how many.
 
-        See AsyncGroup.bury.
+        Without any, those are given up that have expired; see AsyncGroup.bury.
         """
         return await self._run(topics.bury(self._handle, messages, error))
 

@@ -1,4 +1,4 @@
-# Generated from aio_group.py by `make twins`, which renews it: change that file.
+# Generated from aio_group.py by `make derived`, which renews it: change that file.
 """Groups for blocking code: thin shells over the operations."""
 
 from __future__ import annotations
@@ -127,9 +127,10 @@ class Group(Generic[D]):
 
     @operation(Scope.ADMIN, "changed", says="paused", says_not="paused already")
     def pause(self) -> bool:
-        """Deliver nothing until ``resume``; acks continue. Returns whether that changed anything.
+        """Deliver nothing until the group is resumed; returns whether that changed anything.
 
-        Members that read get nothing, and blocked ones wait. What expires is still given up.
+        Members that read get nothing, and blocked ones wait; acknowledgements continue. What
+        expires is still given up.
         """
         return self._run(grouping.pause(self._handle, True))
 
@@ -193,11 +194,11 @@ class Group(Generic[D]):
 
     @operation(Scope.WRITE, "buried", says="gave up {buried:message}")
     def bury(self, *messages: GivenOffsets, error: GivenCause = None) -> int:
-        """Make dead letters of messages or offsets; without any, of what has expired by now.
+        """Give messages up: they become dead letters. Returns how many.
 
-        ``error`` says why; its type and the first 1000 characters of its text are kept. Returns how
-        many messages were given up. What expires is given up by reads and ``headwater keep``, too.
-        Raises InvalidInput when the group keeps no dead letters.
+        Without any, those are given up that have expired by now. ``error`` says why; its type and
+        the first 1000 characters of its text are kept. What expires is given up by reads and
+        ``headwater keep``, too. Raises InvalidInput when the group keeps no dead letters.
         """
         return self._run(dead_letters.bury(self._handle, messages, error))
 

@@ -1,4 +1,4 @@
-# Generated from aio_stream.py by `make twins`, which renews it: change that file.
+# Generated from aio_stream.py by `make derived`, which renews it: change that file.
 """Streams for blocking code: thin shells over the operations."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from aio_topic.py by `make twins`, which renews it: change that file.
+# Generated from aio_topic.py by `make derived`, which renews it: change that file.
 """Topics and their groups for blocking code: thin shells over the operations."""
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class TopicGroup(Generic[D]):
 
     @across(Group.pause)
     def pause(self) -> bool:
-        """Deliver nothing in any partition until ``resume``; returns whether that changes it.
+        """Deliver nothing in any partition until it is resumed; returns whether that changed it.
 
         Members that read get nothing, and blocked ones wait. What expires is still given up.
         """
@@ -307,9 +307,9 @@ class TopicGroup(Generic[D]):
 
     @across(Group.bury)
     def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:
-        """Make dead letters of messages; without any, of what has expired. Returns how many.
+        """Give messages up: they become dead letters. Returns how many.
 
-        See Group.bury.
+        Without any, those are given up that have expired; see Group.bury.
         """
         return self._run(topics.bury(self._handle, messages, error))
 

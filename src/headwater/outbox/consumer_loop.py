@@ -1,4 +1,4 @@
-# Generated from aio_consumer_loop.py by `make twins`, which renews it: change that file.
+# Generated from aio_consumer_loop.py by `make derived`, which renews it: change that file.
 """The consumer: messages in order, each with its effect on a SQL database exactly once.
 
 Position and effects are one transaction, and the position is compared before it is set. Two

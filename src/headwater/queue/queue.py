@@ -1,4 +1,4 @@
-# Generated from aio_queue.py by `make twins`, which renews it: change that file.
+# Generated from aio_queue.py by `make derived`, which renews it: change that file.
 """Queues for blocking code: a thin shell over the operations."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from aio_timed_jobs.py by `make twins`, which renews it: change that file.
+# Generated from aio_timed_jobs.py by `make derived`, which renews it: change that file.
 """The timed jobs of a store: what an operator may ask and do."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from aio_queue_worker.py by `make twins`, which renews it: change that file.
+# Generated from aio_queue_worker.py by `make derived`, which renews it: change that file.
 """Workers: messages of a queue, several at a time, each until its handler has succeeded.
 
 A message is acknowledged after its handler returned, and redelivered when the handler failed or

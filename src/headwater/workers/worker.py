@@ -1,4 +1,4 @@
-# Generated from aio_worker.py by `make twins`, which renews it: change that file.
+# Generated from aio_worker.py by `make derived`, which renews it: change that file.
 """Workers: messages of a group, several at a time, each until its handler has succeeded.
 
 For handlers that may run twice without harm. A message is acknowledged after its handler returned.

@@ -88,13 +88,13 @@ def _route(operation: Declared, look: Look) -> Route:
             await target.info()
         return reply(operation, call.names, await operation.call(target, given))
 
-    run.__name__, run.__doc__ = operation.id, operation.description
+    run.__name__, run.__doc__ = operation.id, operation.summary
     return Route(
         method,
         operation.kind.path + (end and f"/{end}"),
         run,
         operation.row.scope,
-        query=fields if fields and sent_in == "query" else NoQuery,
+        query=fields if operation.parameters and sent_in == "query" else NoQuery,
         body=fields if sent_in == "body" else None,
         answer=reply_type(operation),
         look=look if operation.row.scope is Scope.ADMIN else None,
@@ -108,10 +108,8 @@ async def opened(call: ApiCall, kind: Kind) -> Any:
     return kind.open(call.hw, *call.names)
 
 
-def _fields_type(operation: Declared) -> type[msgspec.Struct] | None:
-    """Return the type of the parameters; None when there are none."""
-    if not operation.parameters:
-        return None
+def _fields_type(operation: Declared) -> type[msgspec.Struct]:
+    """Return the type of the parameters."""
     fields: list[Any] = []
     for parameter in operation.parameters:
         kind = _json_type(parameter)
