@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import inspect
 import itertools
 import math
 import os
@@ -18,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater import AllReplicasFailed, HeadwaterError, InvalidInput, QuorumFailed
-from headwater import timeline as public
 from headwater.store.library import NAME, name_in_server
-from headwater.timeline import AsyncFarm, Cursor, Farm, Record, State, Written
+from headwater.timeline import Cursor, Farm, Record, State, Written
 from headwater.timeline.farm.reading import READ_STRATEGIES
 from headwater.timeline.pool import murmur3
 from headwater.timeline.records import merge
@@ -288,19 +286,6 @@ def test_a_refusal_that_is_no_move_of_the_farm_is_reported_as_it_is(
         replica.client.function_load(source, replace=True)
     with pytest.raises(HeadwaterError, match=r"refuses a call of timelines: .*ODD"):
         farm.insert([("k", 2, "m")])
-
-
-def test_both_farms_have_the_same_names_and_parameters() -> None:
-    names = {name for name in dir(Farm) if not name.startswith("_")}
-    for name in names:
-        ours, theirs = (
-            inspect.signature(getattr(Farm, name)),
-            inspect.signature(getattr(AsyncFarm, name)),
-        )
-        assert ours.parameters == theirs.parameters, name
-        assert getattr(Farm, name).__doc__
-        assert inspect.iscoroutinefunction(getattr(AsyncFarm, name)) == (name != "open")
-    assert sorted(public.__all__) == public.__all__
 
 
 def test_a_closed_farm_says_so(open_: OpenFarm) -> None:
