@@ -28,9 +28,9 @@ from tests.support.api import ApiClient, ApiServer
 from tests.support.commands import run
 from tests.support.entries import entries
 from tests.support.instruments import Recorder
-from tests.support.round_trips import RoundTrips
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
+from tests.support.watch import RoundTrips
 
 
 @pytest.fixture(scope="module")
@@ -316,12 +316,7 @@ def test_ten_thousand_objects_are_a_handful_of_round_trips(
     assert trips.count - before <= len(OVERVIEWS) * A_HANDFUL
 
 
-LISTS = (
-    ("stream", "list"),
-    ("stream", "groups"),
-    ("queue", "list"),
-    ("ick", "channel", "list"),
-)
+LISTS = (("stream", "list"), ("stream", "groups"), ("queue", "list"), ("ick", "channel", "list"))
 
 
 def test_lists_of_the_command_line_are_a_handful_of_round_trips(

@@ -581,9 +581,7 @@ def test_a_process_past_its_memory_or_with_a_stuck_handler_is_drained_and_replac
     assert "was killed" not in shop.log()
 
 
-def test_a_limit_that_a_fresh_process_exceeds_is_refused_with_one_that_would_do(
-    shop: Shop,
-) -> None:
+def test_a_limit_that_a_fresh_process_exceeds_is_refused_with_one_that_would_do(shop: Shop) -> None:
     shop.declare("work")
     with (shop.folder / "shop.py").open("a") as module:
         module.write("hoard.append(b'x' * 200_000_000)")

@@ -162,10 +162,7 @@ def test_what_is_broken_is_named_with_its_cure(server: Server, hw: Headwater) ->
 @broken_ones
 @pytest.mark.parametrize("words", [("stream", "list"), ("stream", "groups"), ("queue", "list")])
 def test_lists_show_the_others_and_name_it(
-    server: Server,
-    broken: str,
-    words: tuple[str, ...],
-    caplog: pytest.LogCaptureFixture,
+    server: Server, broken: str, words: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     break_key(server, KEYS[broken])
     answer = run(server.url, *words, "--json")

@@ -38,9 +38,16 @@ from headwater.timeline import Farm
 from tests.support import blocking
 from tests.support.forwarder import Forwarder
 from tests.support.libraries import library_of
-from tests.support.locked import SAFE_PASSWORD
-from tests.support.sentinels import SERVICE, Watched, sentinel_url
-from tests.support.servers import Cluster, Server, free_ports, until
+from tests.support.servers import (
+    SAFE_PASSWORD,
+    SERVICE,
+    Cluster,
+    Server,
+    Watched,
+    free_ports,
+    sentinel_url,
+    until,
+)
 from tests.support.stores import Stores, works
 from tests.support.waking import check_quick
 

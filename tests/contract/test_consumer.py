@@ -14,12 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from headwater import Message, Topic, TopicMessage
-from headwater.errors import (
-    CheckpointRemoved,
-    GapError,
-    InvalidInput,
-    PoisonedBatch,
-)
+from headwater.errors import CheckpointRemoved, GapError, InvalidInput, PoisonedBatch
 from headwater.outbox import Consumer, Outbox, Streamer
 from headwater.outbox import consumer as make_consumer
 from headwater.store.call import Call, Wait

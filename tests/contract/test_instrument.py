@@ -517,11 +517,7 @@ def seen(recorder: Recorder, name: str) -> list[tuple[object, ...]]:
 
 
 def test_a_streamed_batch_is_reported_for_each_of_its_streams(
-    engine: sa.Engine,
-    outbox: Outbox,
-    make_streamer: MakeStreamer,
-    name: str,
-    recorder: Recorder,
+    engine: sa.Engine, outbox: Outbox, make_streamer: MakeStreamer, name: str, recorder: Recorder
 ) -> None:
     with engine.begin() as conn:
         outbox.stage_many(conn, name, [("t", b"123"), ("t", b"4567")])

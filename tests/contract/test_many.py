@@ -21,10 +21,9 @@ from headwater.store.faults import Refusal
 from headwater.store.many import CHUNK_BYTES, together
 from tests.support.entries import entries
 from tests.support.forwarder import Forwarder
-from tests.support.moving_slots import move_of, slot_of
-from tests.support.round_trips import RoundTrips
-from tests.support.servers import Cluster, Server, until
+from tests.support.servers import Cluster, Server, move_of, slot_of, until
 from tests.support.stores import Stores
+from tests.support.watch import RoundTrips
 
 Dial = Callable[[str | None], headwater.Headwater]
 KINDS = ["embedded", "plain", pytest.param("cluster", marks=pytest.mark.cluster)]

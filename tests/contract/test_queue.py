@@ -14,7 +14,7 @@ from headwater import Delivery, Headwater, InvalidInput, Queue, ReusedSequence, 
 from headwater.kernel.failures import Cause
 from headwater.queue.keys import MAX_VALUE_BYTES
 from tests.support.groups import FAR
-from tests.support.queues import LONG_MS, SHORT_MS, values
+from tests.support.queue_books import LONG_MS, SHORT_MS, values
 from tests.support.servers import until
 from tests.support.watch import let_pass, server_ms
 

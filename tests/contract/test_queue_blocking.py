@@ -75,18 +75,10 @@ def test_a_blocked_pop_gets_what_comes_due_when_it_does(
         held[:] = queue.pop(ack_ms=LONG_MS, block_ms=20_000)
         return held
 
-    for makes in (
-        lambda: queue.push(b"v", delay_ms=100),
-        lambda: queue.nack(*held, delay_ms=100),
-    ):
+    for makes in (lambda: queue.push(b"v", delay_ms=100), lambda: queue.nack(*held, delay_ms=100)):
         # Its next look would come after a second.
         check_wakes(
-            pool,
-            wait,
-            lambda: queue.stats().waiting == 1,
-            makes,
-            within_ms=600,
-            not_before_ms=99,
+            pool, wait, lambda: queue.stats().waiting == 1, makes, within_ms=600, not_before_ms=99
         )
 
 

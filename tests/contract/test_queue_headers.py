@@ -12,7 +12,7 @@ import headwater
 from headwater import FormatNotInUse, Headwater, InvalidInput, Queue, ReusedSequence
 from headwater.queue.keys import queue_key
 from headwater.store.library import KEY, VERSION
-from tests.support.queues import LONG_MS, ask_for, ready_bundles
+from tests.support.queue_books import LONG_MS, ask_for, ready_bundles
 from tests.support.servers import Server, until
 from tests.support.watch import let_pass
 

@@ -318,9 +318,7 @@ def test_a_sound_farm_has_no_defects_and_is_read_as_a_whole(four: list[Replica])
     assert {at.kind for at in seen} == {"timeline"}
 
 
-def test_a_member_in_both_sets_is_found_and_a_walk_completes_the_write(
-    four: list[Replica],
-) -> None:
+def test_a_member_in_both_sets_is_found_and_a_walk_completes_the_write(four: list[Replica]) -> None:
     home(four, "k7").client.zadd("k7-", {"m3": 2})
     defect = the_one(four)
     assert (defect.name, defect.expected, defect.found) == ("k7", "in one set", "in both")

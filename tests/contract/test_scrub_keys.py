@@ -21,10 +21,9 @@ from headwater.log import group_scrubbing, scrubbing
 from headwater.log.keys import group_key, stream_key
 from headwater.queue import scrubbing as queue_scrubbing
 from headwater.queue.keys import queue_key
-from tests.support.breaking import Break, assert_found_and_repaired
 from tests.support.entries import entries
 from tests.support.groups import FAR
-from tests.support.scrubbed import assert_sound
+from tests.support.scrubbed import Break, assert_found_and_repaired, assert_sound
 from tests.support.servers import Server
 from tests.support.traffic import use_channel, use_group, use_ick, use_queue, use_stream
 

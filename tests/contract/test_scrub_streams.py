@@ -14,10 +14,9 @@ from headwater.ick.keys import channel_key, shard_key
 from headwater.log.keys import group_key, stream_key
 from headwater.queue.keys import queue_key
 from headwater.queue.scrubbing import COUNTS
-from tests.support.breaking import Break, assert_found_and_repaired
 from tests.support.entries import entries
 from tests.support.groups import FAR
-from tests.support.scrubbed import assert_sound
+from tests.support.scrubbed import Break, assert_found_and_repaired, assert_sound
 from tests.support.servers import Server
 from tests.support.traffic import use_channel, use_group, use_ick, use_queue, use_stream
 

@@ -85,11 +85,7 @@ def test_any_backlog_goes_through(
 
 @pytest.mark.parametrize("batch", [1, 7, 100, 10_000])
 def test_batches_may_have_any_size(
-    engine: sa.Engine,
-    books: Books,
-    make_streamer: MakeStreamer,
-    hw: Headwater,
-    batch: int,
+    engine: sa.Engine, books: Books, make_streamer: MakeStreamer, hw: Headwater, batch: int
 ) -> None:
     for _ in range(10):
         books.commit_one(engine, "a", "b", "a")
@@ -142,11 +138,7 @@ def test_the_order_of_every_stream_is_that_of_the_transaction(
 
 
 def test_rows_that_come_while_a_batch_is_on_its_way_stay_for_the_next(
-    engine: sa.Engine,
-    outbox: Outbox,
-    books: Books,
-    make_streamer: MakeStreamer,
-    hw: Headwater,
+    engine: sa.Engine, outbox: Outbox, books: Books, make_streamer: MakeStreamer, hw: Headwater
 ) -> None:
     def interfere(step: str) -> None:
         if step.startswith(("claimed", "appended")) and len(books.transactions) < 5:
@@ -197,11 +189,7 @@ def test_a_slow_transaction_is_neither_skipped_nor_waited_for(
 @on_postgres
 @pytest.mark.parametrize("seed", range(25))
 def test_any_schedule_of_commits_is_streamed_once_and_in_order(
-    engine: sa.Engine,
-    books: Books,
-    make_streamer: MakeStreamer,
-    hw: Headwater,
-    seed: int,
+    engine: sa.Engine, books: Books, make_streamer: MakeStreamer, hw: Headwater, seed: int
 ) -> None:
     dice = random.Random(seed)
     streamers = [make_streamer(batch=dice.choice([1, 2, 3, 5])) for _ in range(2)]
@@ -444,11 +432,7 @@ def test_a_commit_wakes_the_streamer_at_once(
 
 
 def test_a_streamer_that_is_stopped_leaves_nothing_half_way(
-    engine: sa.Engine,
-    outbox: Outbox,
-    books: Books,
-    make_streamer: MakeStreamer,
-    hw: Headwater,
+    engine: sa.Engine, outbox: Outbox, books: Books, make_streamer: MakeStreamer, hw: Headwater
 ) -> None:
     def stop(step: str) -> None:
         if step == "claimed":

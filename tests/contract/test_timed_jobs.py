@@ -85,8 +85,7 @@ def test_a_run_that_is_late_by_less_than_a_minute_is_not_missed(
 
 
 @pytest.mark.parametrize(
-    ("overlap", "during", "after"),
-    [("skip", [], []), ("queue", [], [2]), ("allow", [2], [])],
+    ("overlap", "during", "after"), [("skip", [], []), ("queue", [], [2]), ("allow", [2], [])]
 )
 def test_a_run_that_is_due_during_another_follows_its_policy(
     clockwork: Clockwork, name: str, overlap: str, during: list[int], after: list[int]

@@ -172,8 +172,7 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_sent(farm: Farm, batc
 
 
 @pytest.mark.parametrize(
-    "words",
-    [{"offset": -1}, {"limit": 0}, {"limit": -1}, {"limit": 2_000_000}, {"offset": "1"}],
+    "words", [{"offset": -1}, {"limit": 0}, {"limit": -1}, {"limit": 2_000_000}, {"offset": "1"}]
 )
 def test_a_page_that_cannot_be_is_refused(farm: Farm, words: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):

@@ -352,7 +352,7 @@ def test_a_topic_group_seeks_in_the_partitions_that_are_named(topic: Topic) -> N
     taken = take_all(group)
     before = lengths(topic)
     assert [sum(m.partition == place for m in taken) for place in range(3)] == [
-        *(before[0], 0, before[2] - 4),
+        *(before[0], 0, before[2] - 4)
     ]
 
 
@@ -405,11 +405,7 @@ def test_dead_letters_name_their_partition(topic: Topic, dying: TopicGroup) -> N
 
 def test_dead_letters_of_all_partitions_are_redriven(topic: Topic, dying: TopicGroup) -> None:
     first, second, third = lengths(topic)
-    assert dying.redrive(first + 2) == {
-        0: Redriven(first, 0),
-        1: Redriven(2, 0),
-        2: Redriven(0, 0),
-    }
+    assert dying.redrive(first + 2) == {0: Redriven(first, 0), 1: Redriven(2, 0), 2: Redriven(0, 0)}
     assert dying.redrive() == {0: Redriven(0, 0), 1: Redriven(second - 2, 0), 2: Redriven(third, 0)}
     again = take_all(dying)
     assert len(again) == 60

@@ -24,11 +24,10 @@ from headwater.log.keys import nodes_key, stream_key
 from headwater.store.library import KEY, VERSION
 from tests.support.entries import entries, offsets
 from tests.support.groups import FAR
-from tests.support.round_trips import RoundTrips
 from tests.support.scrubbed import assert_sound
 from tests.support.servers import Server, until
 from tests.support.waking import wait_for_members
-from tests.support.watch import let_pass
+from tests.support.watch import RoundTrips, let_pass
 
 
 def test_a_read_tells_the_bounds_of_its_stream(stream: Stream) -> None:

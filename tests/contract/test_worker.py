@@ -23,7 +23,7 @@ from headwater.workers.attempts import Retries
 from tests.support.blocking import Loop
 from tests.support.entries import entries
 from tests.support.instruments import Recorder
-from tests.support.order_rules import overtaken
+from tests.support.limit_rules import overtaken
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
 from tests.support.workers import Crew, Gate, Refusing, all_done, at_work, done_in

@@ -42,8 +42,7 @@ def queue(crew: Crew, name: str) -> Queue:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"concurrency": 0}, {"retry_ms": 1}, {"expire_ms": 0}, {"backoff_ms": -1}],
+    "options", [{"concurrency": 0}, {"retry_ms": 1}, {"expire_ms": 0}, {"backoff_ms": -1}]
 )
 def test_terms_that_cannot_be_meant_are_refused(
     crew: Crew, stream: Stream, options: dict[str, Any]

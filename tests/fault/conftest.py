@@ -13,8 +13,7 @@ import sqlalchemy as sa
 import headwater
 from headwater.store import embedded
 from headwater.store.store import Store
-from tests.support.consumer_processes import ConsumerProcesses
-from tests.support.consumers import create_tables
+from tests.support.consumers import ConsumerProcesses, create_tables
 from tests.support.zygote import Zygote
 
 

@@ -20,8 +20,16 @@ from headwater.outbox import write_reset
 from headwater.sql.engines import open_engine
 from tests.support.blocking import Loop
 from tests.support.consumer_letters import noted
-from tests.support.consumer_processes import ConsumerProcesses
-from tests.support.consumers import Desk, applied, drain, effects, numbers, running, writes
+from tests.support.consumers import (
+    ConsumerProcesses,
+    Desk,
+    applied,
+    drain,
+    effects,
+    numbers,
+    running,
+    writes,
+)
 from tests.support.entries import entries, pairs
 from tests.support.forwarder import Forwarder
 from tests.support.postgres import Postgres
@@ -94,11 +102,7 @@ def test_a_reset_is_applied_once_wherever_its_consumer_dies(
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_two_processes_of_one_name_may_die_at_any_moment(
-    consumers: ConsumerProcesses,
-    engine: sa.Engine,
-    hw: Headwater,
-    name: str,
-    seed: int,
+    consumers: ConsumerProcesses, engine: sa.Engine, hw: Headwater, name: str, seed: int
 ) -> None:
     """Retention goes as far as it may meanwhile: a gap would end them with an error."""
     dice = random.Random(seed)
@@ -158,10 +162,7 @@ def test_the_store_may_be_killed_and_come_back(
 def test_a_consumer_can_be_stopped_while_the_store_is_away(
     manner: str, database_url: str, name: str, loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with (
-        Server(fsync="always") as server,
-        desk_of(manner, server.url, database_url, loop) as desk,
-    ):
+    with Server(fsync="always") as server, desk_of(manner, server.url, database_url, loop) as desk:
         with running(desk.consumer("c", name)):
             server.kill()
             until(lambda: logged(caplog))
@@ -380,11 +381,7 @@ def test_letters_are_discarded_all_or_not_wherever_a_discard_dies(
 
 
 def test_a_discard_that_died_is_completed_by_the_next(
-    consumers: ConsumerProcesses,
-    manner: str,
-    engine: sa.Engine,
-    hw: Headwater,
-    name: str,
+    consumers: ConsumerProcesses, manner: str, engine: sa.Engine, hw: Headwater, name: str
 ) -> None:
     hw.stream(name).write_many(entries(6))
     order = {"manner": manner, "on_error": "skip", "attempts": 1}
@@ -406,11 +403,7 @@ PARTITIONS = 3
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_two_processes_that_share_a_topic_may_die_at_any_moment(
-    consumers: ConsumerProcesses,
-    engine: sa.Engine,
-    hw: Headwater,
-    name: str,
-    seed: int,
+    consumers: ConsumerProcesses, engine: sa.Engine, hw: Headwater, name: str, seed: int
 ) -> None:
     """Retention goes as far as it may meanwhile: a gap would end them with an error."""
     dice = random.Random(seed)

@@ -218,8 +218,7 @@ def failing() -> Iterator[FailingServer]:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=pytest.mark.long if kind in LATER else ()) for kind in CASES],
+    "kind", [pytest.param(kind, marks=pytest.mark.long if kind in LATER else ()) for kind in CASES]
 )
 def test_whatever_fails_the_next_client_continues(failing: FailingServer, kind: str) -> None:
     prepare, operate = CASES[kind]

@@ -117,8 +117,7 @@ def failing() -> Iterator[FailingServer]:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=pytest.mark.long if kind in LATER else ()) for kind in CASES],
+    "kind", [pytest.param(kind, marks=pytest.mark.long if kind in LATER else ()) for kind in CASES]
 )
 def test_whatever_fails_the_next_client_continues_within_limits(
     failing: FailingServer, kind: str

@@ -25,7 +25,7 @@ from headwater.store.call import Call, Operation
 from headwater.views import overview
 from tests.support.entries import entries, pairs
 from tests.support.failing_calls import FailingServer, Failure, stopped
-from tests.support.recounting import assert_counts_are_right
+from tests.support.group_books import assert_counts_are_right
 from tests.support.stagings import left_behind, table
 
 pytestmark = pytest.mark.fault

@@ -139,10 +139,7 @@ class Target(NamedTuple):
 
 
 def run_case(
-    failing: FailingServer,
-    two: list[Replica],
-    case: Case,
-    check: Callable[[Target], None],
+    failing: FailingServer, two: list[Replica], case: Case, check: Callable[[Target], None]
 ) -> None:
     def checked(target: Target, _: Failure) -> None:
         target.nothing_is_lost()

@@ -20,7 +20,7 @@ from headwater.timed import operating, states
 from headwater.timed.engine import TimedEngine
 from headwater.timed.states import ActiveRun, JobSpec, JobState, TimedStep
 from tests.support.entries import pairs
-from tests.support.failovers import ServerPair, rows
+from tests.support.forwarder import ServerPair, rows
 from tests.support.groups import FAR
 from tests.support.scrubbed import assert_sound
 from tests.support.servers import Server, until

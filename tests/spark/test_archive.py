@@ -112,9 +112,7 @@ def test_a_read_that_was_planned_before_an_eviction_finds_the_archive(
 
 
 def test_an_eviction_between_two_looks_leaves_no_gap(
-    options: dict[str, str],
-    archived: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str], archived: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest is read, then an archiver commits and evicts, then the log is looked at."""
     load = Archive.load
@@ -245,8 +243,7 @@ def test_what_was_evicted_too_early_is_an_exact_gap(
 
 @pytest.mark.usefixtures("small_tasks")
 def test_what_is_evicted_while_it_is_archived_is_an_exact_gap(
-    stream: Stream,
-    options: dict[str, str],
+    stream: Stream, options: dict[str, str]
 ) -> None:
     def evicting(work: Any, parts: Any) -> Any:
         written = []

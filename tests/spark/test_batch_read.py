@@ -17,14 +17,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody who uses Spark calls it
-from pyspark.sql.types import (
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType, TimestampType
 
 import headwater
 from headwater import InvalidInput, Stream, Topic

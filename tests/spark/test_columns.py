@@ -668,10 +668,7 @@ def test_rows_of_our_own_source_are_packed_as_they_are(
 
 @pytest.mark.parametrize(
     ("columns", "options"),
-    [
-        (["'x' AS value", "map('k', X'00') AS headers"], {}),
-        (["id"], {"schema": "id long"}),
-    ],
+    [(["'x' AS value", "map('k', X'00') AS headers"], {}), (["id"], {"schema": "id long"})],
 )
 def test_what_python_has_to_look_at_goes_to_python_as_rows(
     spark: SparkSession,

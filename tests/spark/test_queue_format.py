@@ -23,11 +23,11 @@ from headwater.spark.jobs.backfill import backfill
 from headwater.spark.queries.status import query_statuses
 from headwater.spark.queues import QueueAddress, QueueSource, QueueStreamWriter, QueueWriter
 from headwater.store.store import Store
-from tests.support.meanwhile import meanwhile
 from tests.support.servers import Server, until
 from tests.support.spark.dying_queue import FORMAT, STEPS_OF_A_COMMIT, queue_sink_that_dies
 from tests.support.spark.queues import intakes, look, numbers, popped, save
 from tests.support.spark.tables import small_table
+from tests.support.watch import meanwhile
 
 VALUE = StructType([StructField("value", StringType())])
 

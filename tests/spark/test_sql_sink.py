@@ -39,9 +39,7 @@ def test_appended_rows_are_there_from_all_tasks(table: Table) -> None:
     assert table.staged() == []
 
 
-def test_an_upsert_keeps_the_last_row_of_a_key_in_the_order_of_tasks_and_rows(
-    table: Table,
-) -> None:
+def test_an_upsert_keeps_the_last_row_of_a_key_in_the_order_of_tasks_and_rows(table: Table) -> None:
     plan = table.plan(mode="upsert")
     table.make("INSERT INTO totals VALUES ('a', 0, 'kept'), ('z', 26, 'kept')")
     twice = {"ride": ["a", "b", "a"], "distance": [1, 2, 3]}

@@ -118,11 +118,7 @@ def test_the_checkpoint_of_a_query_is_noted_wherever_it_writes(
 
 @pytest.mark.parametrize("store_url", [STORES[-1]], indirect=True)
 def test_a_topic_is_read_over_all_partitions(
-    spark: SparkSession,
-    store_url: str,
-    tmp_path: Path,
-    make_topic: Callable[..., Topic],
-    name: str,
+    spark: SparkSession, store_url: str, tmp_path: Path, make_topic: Callable[..., Topic], name: str
 ) -> None:
     harvest = Harvest(spark, tmp_path, store_url, topic=name)
     # Neither the topic nor a message is there yet.

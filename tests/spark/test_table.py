@@ -230,9 +230,7 @@ def test_tasks_read_the_snapshot_they_are_given(spark: SparkSession, postgres: P
         assert spark.read.format("headwater_table").options(url=url, table="t").load().count() == 50
 
 
-def test_what_spark_does_not_know_comes_as_text_and_infinity_is_refused(
-    postgres: Postgres,
-) -> None:
+def test_what_spark_does_not_know_comes_as_text_and_infinity_is_refused(postgres: Postgres) -> None:
     url = postgres.database()
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as writer:
         writer.execute("CREATE TYPE mood AS ENUM ('glad')")
@@ -520,9 +518,7 @@ def test_a_dataframe_sees_what_came_since_its_last_use(
 
 @pytest.mark.parametrize("columns", [(), ("offset",), ("stream", "partition")], ids=str)
 def test_messages_are_counted_without_a_look_at_them(
-    embedded_url: str,
-    make_embedded_stream: Callable[[int], Stream],
-    columns: tuple[str, ...],
+    embedded_url: str, make_embedded_stream: Callable[[int], Stream], columns: tuple[str, ...]
 ) -> None:
     stream = make_embedded_stream(3000)
     stream.evict(10)

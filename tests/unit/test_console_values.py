@@ -269,10 +269,7 @@ GROUP = GroupInfo(
 
 
 @given(
-    st.integers(1, 10**12),
-    st.integers(1, 10**12),
-    st.integers(1, 10**12),
-    st.integers(1, 10**12),
+    st.integers(1, 10**12), st.integers(1, 10**12), st.integers(1, 10**12), st.integers(1, 10**12)
 )
 def test_every_segment_lies_in_the_picture(first: int, last: int, low: int, high: int) -> None:
     first, last = sorted((first, last))

@@ -62,10 +62,7 @@ def answer(text: str) -> BaseException:
         ("ERR Function not found", "load"),
         ("LOADING Redis is loading the dataset in memory", "renew"),
         ("READONLY You can't write against a read only replica.", "renew"),
-        (
-            "MASTERDOWN Link with MASTER is down.",
-            "renew",
-        ),
+        ("MASTERDOWN Link with MASTER is down.", "renew"),
         ("CLUSTERDOWN The cluster is down", "renew"),
         ("UNBLOCKED force unblock from blocking operation, instance state changed", "renew"),
         ("TRYAGAIN Multiple keys request during rehashing of slot", "wait"),

@@ -78,13 +78,7 @@ def test_every_fault_of_a_log_is_named(log: str, anomalies: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "log",
-    [
-        [(2, "a"), (3, "b")],
-        [(1, "a"), (3, "b")],
-        [(1, "a"), (1, "b")],
-        [(2, "b"), (1, "a")],
-    ],
+    "log", [[(2, "a"), (3, "b")], [(1, "a"), (3, "b")], [(1, "a"), (1, "b")], [(2, "b"), (1, "a")]]
 )
 def test_offsets_that_are_not_dense_are_a_gap(log: Log) -> None:
     events = [*write("1", "a", 0), *write("2", "b", 0)]

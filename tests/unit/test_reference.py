@@ -62,19 +62,9 @@ HANDLES = (
     headwater.aio.AsyncWorker,
 )
 QUEUES = (headwater.Queue, headwater.QueueWorker)
-PARTS_OF_THE_OUTBOX = (
-    outbox.Outbox,
-    outbox.Streamer,
-    outbox.Consumer,
-    outbox.AsyncConsumer,
-)
+PARTS_OF_THE_OUTBOX = (outbox.Outbox, outbox.Streamer, outbox.Consumer, outbox.AsyncConsumer)
 
-PARTS_OF_TESTS = (
-    testing.Drained,
-    testing.PrivateStore,
-    testing.StoreClock,
-    testing.StoreFaults,
-)
+PARTS_OF_TESTS = (testing.Drained, testing.PrivateStore, testing.StoreClock, testing.StoreFaults)
 
 
 def signature(function: Any) -> str:

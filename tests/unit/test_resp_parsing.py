@@ -27,13 +27,7 @@ from headwater.serve.resp.message_replies import (
     spell_runs,
 )
 from headwater.serve.resp.parsing import CommandParser, split_words
-from headwater.serve.resp.replies import (
-    OK,
-    ErrorReply,
-    StatusReply,
-    Verbatim,
-    encode_reply,
-)
+from headwater.serve.resp.replies import OK, ErrorReply, StatusReply, Verbatim, encode_reply
 from headwater.serve.resp.syntax import arguments_of
 from headwater.serve.resp.table import COMMANDS
 

@@ -232,9 +232,7 @@ def constants() -> dict[str, int]:
     return {name: int(value) for name, value in found}
 
 
-def test_both_readers_of_nodes_know_the_same_version_and_columns(
-    constants: dict[str, int],
-) -> None:
+def test_both_readers_of_nodes_know_the_same_version_and_columns(constants: dict[str, int]) -> None:
     for name in ("VERSION", "HAS_TIME", "HAS_OFFSET", "HAS_HEADERS", "ZSTD", "LZ4"):
         assert constants[name] == getattr(node, name), name
 
@@ -293,9 +291,7 @@ class Clock:
         return self.now
 
 
-def test_a_plain_line_comes_now_and_then_and_at_the_end(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_plain_line_comes_now_and_then_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     with JobReport(Manner.PLAIN, clock=clock).step("moving", 4000) as step:
         for _ in range(8):
@@ -362,9 +358,7 @@ def test_a_line_that_moves_takes_any_words(capsys: pytest.CaptureFixture[str]) -
     assert "2 rows" in err
 
 
-def test_a_step_that_fails_does_not_say_that_it_is_done(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_step_that_fails_does_not_say_that_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyError), JobReport(Manner.PLAIN).step("moving"):
         raise KeyError
     assert "done" not in capsys.readouterr().err

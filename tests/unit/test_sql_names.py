@@ -331,10 +331,7 @@ def single(safe: str, **options: Any) -> Address:
         ("redis://h", single("redis://h:6379", host="h", port=6379, db=0)),
         ("redis://h:7000/3", single("redis://h:7000/3", host="h", port=7000, db=3)),
         ("redis://h/", single("redis://h:6379", host="h", port=6379, db=0)),
-        (
-            "redis://[::1]:7000",
-            single("redis://[::1]:7000", host="::1", port=7000, db=0),
-        ),
+        ("redis://[::1]:7000", single("redis://[::1]:7000", host="::1", port=7000, db=0)),
         ("redis://[::1]", single("redis://[::1]:6379", host="::1", port=6379, db=0)),
         (
             "redis://:se%2Fcret@h",

@@ -46,12 +46,11 @@ from headwater.timeline.records import (
     shown,
 )
 from headwater.views.timelines import RecordView
-from tests.support.roshi import roshi_keeps
+from tests.support.farms import roshi_keeps
 
 MEMBERS = st.sampled_from([b"", b"a", b"b", b"\xff", b"a\x00"])
 SCORES = st.one_of(
-    st.integers(-3, 3).map(float),
-    st.sampled_from([-1.7e308, -5e-324, 5e-324, 1.7e308, 2.0**53]),
+    st.integers(-3, 3).map(float), st.sampled_from([-1.7e308, -5e-324, 5e-324, 1.7e308, 2.0**53])
 )
 OPERATIONS = st.lists(
     st.tuples(MEMBERS, st.builds(State, SCORES, st.booleans())), min_size=1, max_size=15
@@ -85,10 +84,7 @@ def test_what_is_kept_step_by_step_is_what_is_kept_in_the_end(
 
 @given(OPERATIONS, OPERATIONS, SIZES, SCORES)
 def test_keeping_commutes_with_merging(
-    left: list[tuple[bytes, State]],
-    right: list[tuple[bytes, State]],
-    size: int,
-    horizon: float,
+    left: list[tuple[bytes, State]], right: list[tuple[bytes, State]], size: int, horizon: float
 ) -> None:
     trimmed = [kept(fold(side), size, horizon) for side in (left, right)]
     assert kept(merge(trimmed), size, horizon) == kept(fold(left + right), size, horizon)

@@ -182,7 +182,7 @@ def test_no_command_builds_json_by_hand() -> None:
         "cli/demo/story.py",  # the values that the demo writes to the log
     }
     assert modules_that_import("msgspec", ROOT / "cli") == {
-        "cli/verify/workers.py",  # the notes of its processes
+        "cli/verify/workers.py"  # the notes of its processes
     }
     written = [
         module
