@@ -24,12 +24,6 @@ FAR = 10**8
 Age = Callable[[str, str], None]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
 @pytest.fixture
 def hw(server: Server) -> Iterator[headwater.Headwater]:
     with headwater.connect(server.url) as hw:

@@ -29,12 +29,6 @@ KEYS = {
 broken_ones = pytest.mark.parametrize("broken", KEYS)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
 @pytest.fixture
 def hw(server: Server) -> Iterator[Headwater]:
     """A store whose streams, queues and channels a, b and c each have something due."""

@@ -127,12 +127,6 @@ ROWS: list[tuple[str, bytes, dict[str, bytes]]] = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[Headwater]:
     with Headwater(server.url) as client:
         yield client

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -390,12 +390,6 @@ def test_an_emptied_stream_has_its_last_before_its_first(stream: Stream) -> None
 
 
 Scene = Callable[[AsyncPipe], Awaitable[None]]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
 
 
 def play(

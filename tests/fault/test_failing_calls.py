@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -43,12 +43,6 @@ from tests.support.failing_calls import FailingServer, Failure, Site
 from tests.support.watch import let_pass, server_ms
 
 pytestmark = pytest.mark.fault
-
-
-@pytest.fixture(scope="module")
-def failing() -> Iterator[FailingServer]:
-    with FailingServer() as server:
-        yield server
 
 
 def test_every_call_of_every_file_has_a_site(failing: FailingServer) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -31,12 +31,6 @@ from tests.support.stagings import left_behind, table
 pytestmark = pytest.mark.fault
 
 FEW, BATCH, NODE = entries(5), entries(60), entries(600)
-
-
-@pytest.fixture(scope="module")
-def failing() -> Iterator[FailingServer]:
-    with FailingServer() as server:
-        yield server
 
 
 def new_stream(failing: FailingServer) -> Stream:

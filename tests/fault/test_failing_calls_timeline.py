@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -78,12 +78,6 @@ CASES = {
     "with a horizon": inserts(FULL, 12.5, x=20, d=21),
     "deletes with a horizon": deletes(FULL, 12.5, e=20, x=21),
 }
-
-
-@pytest.fixture(scope="module")
-def failing() -> Iterator[FailingServer]:
-    with FailingServer() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

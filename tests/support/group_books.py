@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+
+import pytest
 
 from headwater import Stream
 from headwater.errors import UnknownGroup
 from headwater.log import node
 from headwater.log.keys import index_key, nodes_key, stream_key, tail_key
 from headwater.log.replies import IndexedNode
+from tests.support.failing_calls import FailingServer, Site
 from tests.support.group_cases import FAR, Deed, GroupCase
 from tests.support.servers import Server
+
+
+def kinds(cases: dict[str, tuple[Deed, Deed]], later: set[str]) -> pytest.MarkDecorator:
+    """Have a test take each kind of case; those that are for later only in long runs."""
+    marked = [pytest.param(kind, marks=[pytest.mark.long] * (kind in later)) for kind in cases]
+    return pytest.mark.parametrize("kind", marked)
+
+
+def fail_each_call(
+    failing: FailingServer, prepare: Deed, operate: Deed, check: Callable[[GroupCase], None]
+) -> None:
+    """Prepare a case for each call that an operation passes, fail that call, and check the case."""
+
+    def prepared() -> GroupCase:
+        case = GroupCase(failing.hw)
+        prepare(case)
+        return case
+
+    assert failing.fail_in_turn(prepared, operate, lambda case, _: check(case))
+
+
+def passed(failing: FailingServer, cases: dict[str, tuple[Deed, Deed]]) -> set[Site]:
+    """Return the calls that the operations of some cases pass."""
+    found: set[Site] = set()
+    for prepare, operate in cases.values():
+        case = GroupCase(failing.hw)
+        prepare(case)
+        with failing.armed(None) as sites:
+            operate(case)
+        found |= set(sites)
+    return found
 
 
 def drained(case: GroupCase) -> set[int]:

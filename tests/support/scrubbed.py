@@ -55,14 +55,12 @@ K = TypeVar("K")
 class Break(NamedTuple, Generic[K]):
     """A way to break an object, and what a scrub says of it.
 
-    ``break_`` is given the server's client and the keys of the object.
+    ``break_`` is given the server's client and the keys of the object. The ``defect`` is the kind
+    of the object, the beginning of the place, and a part of what is expected and of what is found.
     """
 
     break_: Callable[[redis.Redis, K], object]
-    kind: str
-    place: str
-    expected: str
-    found: str
+    defect: tuple[str, str, str, str]
     repairs: bool = True
 
 
@@ -73,10 +71,11 @@ def assert_found_and_repaired(
     assert_sound(hw, *names)
     case.break_(raw, keys)
     found = hw.scrub(*names).defects
-    mine = [d for d in found if d.kind == case.kind and d.place.startswith(case.place)]
+    kind, place, expected, actual = case.defect
+    mine = [d for d in found if d.kind == kind and d.place.startswith(place)]
     assert mine, found
-    assert case.expected in mine[0].expected, mine
-    assert case.found in mine[0].found, mine
+    assert expected in mine[0].expected, mine
+    assert actual in mine[0].found, mine
     assert mine[0].cure
     assert (mine[0].repair is not None) == case.repairs, mine
     if case.repairs:
