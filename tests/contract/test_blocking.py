@@ -211,42 +211,6 @@ def test_members_that_block_in_great_number_are_all_served(
     assert group.info().ack_offset == count + 1
 
 
-def test_many_writers_and_members_share_the_work_without_loss_or_repeat(
-    client: Headwater, stream: Stream, pool: ThreadPoolExecutor
-) -> None:
-    done = threading.Event()
-
-    def write(writer: int) -> list[int]:
-        places: list[int] = []
-        for turn in range(40):
-            size = (1, 1, 7, 30)[turn % 4]
-            rows = [(f"w{writer}", b"%d.%d.%d" % (writer, turn, i)) for i in range(size)]
-            places += client.stream(stream.name).write_many(rows)
-        return places
-
-    def work(member: int) -> list[int]:
-        group = client.stream(stream.name).group("g", member=f"m{member}")
-        taken: list[int] = []
-        while True:
-            finished = done.is_set()
-            if messages := group.read(20, block_ms=500, retry_ms=LONG):
-                taken += offsets(messages)
-                assert group.ack(*offsets(messages)) == len(messages)
-            elif finished:
-                return taken
-
-    workers = [pool.submit(work, i) for i in range(4)]
-    writers = [pool.submit(write, i) for i in range(3)]
-    try:
-        written = sorted(place for writer in writers for place in writer.result(60))
-    finally:
-        done.set()
-    assert written == list(range(1, 1171))
-    shares = [worker.result(60) for worker in workers]
-    assert sorted(offset for share in shares for offset in share) == written
-    assert stream.group("g").info().ack_offset == 1171
-
-
 # ── A blocked member that is cancelled, interrupted or closed leaves nothing in the server ───────
 
 # How long a waiter is believed to live beyond its time; stated in the Lua.

@@ -193,8 +193,8 @@ class GroupMachine(StreamMachine):
         self, ranges: list[tuple[float, int]], form: str, retry_ms: int, deadline: Deadline
     ) -> None:
         def act(spans: list[tuple[int, int]]) -> int:
-            terms: Any = {deadline[0]: span_of(retry_ms, deadline[1])}
-            return self.group.extend(*meant(spans, form, self.seen), **terms)
+            ack_ms = span_of(retry_ms, deadline[1])
+            return self.group.extend(*meant(spans, form, self.seen), ack_ms=ack_ms)
 
         self.postpone(ranges, act, retry_ms)
 

@@ -616,25 +616,6 @@ MINUTE = timedelta(minutes=1)
 MOMENT = timedelta(milliseconds=20)
 
 
-def test_a_group_takes_timedeltas_and_either_name_of_its_deadline(
-    client: Headwater, name: str
-) -> None:
-    stream = client.stream(name)
-    stream.write_many(entries(3))
-    group = stream.group("g", dead_letters=True)
-    first = group.read(1, ack_ms=MINUTE, expire_ms=timedelta(hours=1), block_ms=MOMENT)
-    second = group.read(1, retry_ms=MINUTE)
-    assert offsets(first + second) == [1, 2]
-    with pytest.raises(InvalidInput, match="ack_ms and retry_ms are names of one deadline"):
-        group.read(1, ack_ms=1000, retry_ms=1000)
-    assert group.extend(first, ack_ms=MOMENT) == group.nack(second, delay_ms=MINUTE) == 1
-    let_pass(client, 20)
-    assert offsets(group.read(1, ack_ms=1000)) == [1]
-    stream.retain(max_age_ms=timedelta(days=1), max_idle_ms=timedelta(weeks=1))
-    kept = stream.info().retention
-    assert (kept.max_age_ms, kept.max_idle_ms) == (86_400_000, 604_800_000)
-
-
 def test_a_queue_takes_timedeltas_and_either_name_of_its_deadline(
     client: Headwater, name: str
 ) -> None:
@@ -663,16 +644,3 @@ def test_a_channel_takes_timedeltas_and_either_name_of_its_deadline(
     until = channel.renew(batch, ack_ms=MINUTE)
     assert until - batch.until_ms >= 50_000
     assert channel.release(batch, delay_ms=MINUTE) == 1
-
-
-def test_a_group_of_a_topic_takes_timedeltas_and_either_name_of_its_deadline(
-    client: Headwater, name: str
-) -> None:
-    topic = client.topic(name, partitions=2)
-    topic.write("a", b"1")
-    group = topic.group("g")
-    (taken,) = group.read(1, ack_ms=MINUTE, block_ms=MINUTE)
-    assert group.nack(taken, delay_ms=MOMENT) == 1
-    (again,) = group.read(1, retry_ms=MINUTE, block_ms=MINUTE)
-    assert (again.offset, again.attempt) == (taken.offset, 2)
-    assert group.extend(again, ack_ms=MOMENT) == 1

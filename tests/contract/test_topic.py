@@ -473,7 +473,7 @@ def test_an_unknown_group_is_refused_by_the_name_of_the_topic(
     [
         pytest.param(lambda g, m: g.ack(*m), {0: 3, 1: 2}, id="ack"),
         pytest.param(lambda g, m: g.nack(*m), {0: 3, 1: 2}, id="nack"),
-        pytest.param(lambda g, m: g.extend(*m, retry_ms=FAR), {0: 3, 1: 2}, id="extend"),
+        pytest.param(lambda g, m: g.extend(*m, ack_ms=FAR), {0: 3, 1: 2}, id="extend"),
         pytest.param(lambda g, _: g.seek({2: 1, 1: 2, 0: 3}), {0: 3, 1: 2}, id="seek"),
         pytest.param(lambda g, _: g.remove(), {0: True, 1: True}, id="remove"),
         pytest.param(lambda g, _: g.discard(), {0: 0, 1: 0}, id="discard"),

@@ -210,8 +210,8 @@ class TopicMachine(RuleBasedStateMachine):
     @rule(choice=st.floats(0, 1), share=st.floats(0, 1), form=FORMS, deadline=DEADLINES)
     def extend(self, choice: float, share: float, form: str, deadline: Deadline) -> None:
         keys = self.some_pending(choice, share)
-        terms: Any = {deadline[0]: span_of(FAR, deadline[1])}
-        assert self.group.extend(*self.meant(keys, form), **terms) == len(keys)
+        ack_ms = span_of(FAR, deadline[1])
+        assert self.group.extend(*self.meant(keys, form), ack_ms=ack_ms) == len(keys)
         self.due -= set(keys)
 
     @rule(

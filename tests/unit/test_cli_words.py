@@ -206,17 +206,6 @@ def test_a_tag_that_is_not_text_is_refused_with_its_line() -> None:
         line_input.Split("", "=").entry(b"\xff=value", 7)
 
 
-def test_help_waits_for_no_large_library() -> None:
-    program = (
-        "import sys; from typer.testing import CliRunner; from headwater.cli.main import app\n"
-        "assert CliRunner().invoke(app, ['stream', 'read', '--help']).exit_code == 0\n"
-        "large = ('pyarrow', 'redis', 'sqlalchemy', 'pyspark', 'msgspec', 'asyncio')\n"
-        "sys.exit(' '.join(name for name in large if name in sys.modules) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
 def paths(group: typer.Typer, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     for command in group.registered_commands:
         yield (*before, name_of(command))

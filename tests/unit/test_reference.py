@@ -43,8 +43,6 @@ from headwater.spark.log import source as log_source
 from headwater.spark.sql_sink import source as sql_sink
 from headwater.spark.tables import source as tables
 from headwater.store import steps
-from headwater.timeline.farm.reading import READ_STRATEGIES
-from headwater.timeline.farm.repairing import REPAIR_STRATEGIES
 from tests.support.http_reference import MARK, PAGE, generated
 from tests.support.pages import ROOT, pages
 from tools.generate_pages import resp_row
@@ -425,18 +423,6 @@ def test_the_page_names_the_commands_without_json() -> None:
         if not any("--json" in flag.spellings for flag in usage.flags)
     }
     assert set(re.findall(r"`([^`]+)`", named[1])) == without
-
-
-def test_help_and_page_name_every_strategy() -> None:
-    serve = get_command(app).commands["timeline"].commands["serve"]  # type: ignore[attr-defined]
-    helps = {option.opts[0]: option.help for option in serve.params}
-    page = (CLI_PAGE.parent / "timeline.md").read_text()
-    for option, strategies in (
-        ("--read-strategy", READ_STRATEGIES),
-        ("--repair-strategy", REPAIR_STRATEGIES),
-    ):
-        assert set(re.findall(r"\b(?:Send|All|No|Rate)\w+", helps[option])) == set(strategies)
-        assert set(strategies) <= set(re.findall(r"\w+", page))
 
 
 # ── The reference of Spark describes every option of every format, and no other ──────────────────
