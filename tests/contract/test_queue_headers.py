@@ -19,11 +19,6 @@ from tests.support.watch import let_pass
 Pushed = list[tuple[bytes, dict[str, bytes]]]
 
 
-@pytest.fixture
-def queue(client: Headwater, name: str) -> Queue:
-    return client.queue(name)
-
-
 def some(count: int) -> Pushed:
     """Make values of which every third has no headers."""
     return [(b"%d" % i, {"n": b"%d" % i, "kind": b"test"} if i % 3 else {}) for i in range(count)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from headwater import Delivery, Headwater, Queue
+from headwater import Delivery, Headwater, Queue, QueueItem
 from headwater.queue.replies import count_messages
 
 # What a test puts among the names of bundles.
@@ -73,7 +74,7 @@ LONG_MS = 600_000
 SHORT_MS = 1500
 
 
-def values(deliveries: list[Delivery]) -> list[bytes]:
+def values(deliveries: Sequence[Delivery | QueueItem]) -> list[bytes]:
     return [delivery.value for delivery in deliveries]
 
 
