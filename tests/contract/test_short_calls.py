@@ -51,7 +51,7 @@ def test_scattered_offsets_are_looked_up_a_few_hundred_in_a_call(
     group = stream.group("g")
     group.read(4000, retry_ms=FAR if pending else None)
     scattered = range(1, 4001, 4)
-    words = {"ack": {}, "nack": {"delay_ms": FAR}, "extend": {"retry_ms": FAR}}[verb]
+    words = {"ack": {}, "nack": {"delay_ms": FAR}, "extend": {"ack_ms": FAR}}[verb]
     found: list[int] = []
     several = commands_in_a_call(
         raw, lambda: found.append(getattr(group, verb)(*scattered, **words))
