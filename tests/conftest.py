@@ -171,3 +171,9 @@ def name(request: pytest.FixtureRequest) -> str:
 def stream(client: headwater.Headwater, name: str) -> headwater.Stream:
     """A stream that was never written."""
     return client.stream(name)
+
+
+@pytest.fixture
+def queue(client: headwater.Headwater, name: str) -> headwater.Queue:
+    """A queue that was never pushed to."""
+    return client.queue(name)

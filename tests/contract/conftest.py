@@ -20,8 +20,7 @@ from tests.support.commands import StreamCommands
 from tests.support.consumers import Desk
 from tests.support.farms import OpenFarm, Replica, one_each, open_farm, replicas
 from tests.support.instruments import Recorder
-from tests.support.locked import locked
-from tests.support.servers import Server, redis_binary
+from tests.support.servers import Server, locked, redis_binary
 from tests.support.stores import Stores
 from tests.support.streamers import MakeStreamer
 from tests.support.workers import Crew

@@ -5,21 +5,32 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator
-from contextlib import closing
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import pytest
 import redis
 
 import headwater
+from headwater.ick.keys import CHANNELS, channel_key
+from headwater.kernel import instrument
 from headwater.kernel.inputs import OwnName
+from headwater.log.keys import STREAMS, TOPICS, topic_key
+from headwater.queue.keys import QUEUES
 from headwater.serve.console.service import Console
+from headwater.store.call import Call, Many, Operation
 from headwater.store.presence import MOST_SILENT, PROCESSES_KEY, SILENT_MS, Presence, ReportedPart
 from headwater.timed.states import PREFIX, EndedRun, JobRecord, JobSpec, JobState, encode_record
+from headwater.views import overview
 from tests.support.api import ApiClient, ApiServer
 from tests.support.commands import run
+from tests.support.entries import entries
+from tests.support.instruments import Recorder
 from tests.support.servers import Server, until
+from tests.support.stores import Stores
+from tests.support.watch import RoundTrips
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +173,165 @@ def test_members_are_those_that_still_read(browser: ApiClient, server: Server) -
         *_, row = run(server.url, "stream", "groups", "crew").out.splitlines()
         *_, members, waiting = row.split()
         assert (members, waiting) == ("2", "0")
+
+
+# ── An overview shows everything in a store, in a handful of round trips, by both clients ────────
+
+
+Dial: TypeAlias = Callable[[str | None], headwater.Headwater]
+A_HANDFUL = 8
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(params=["plain", pytest.param("cluster", marks=pytest.mark.cluster)])
+def hw(
+    request: pytest.FixtureRequest, own_server: Server, stores: Stores, dial: Dial
+) -> headwater.Headwater:
+    return dial(own_server.url if request.param == "plain" else stores.url("cluster"))
+
+
+def test_an_overview_shows_everything(hw: headwater.Headwater, name: str) -> None:
+    stream = hw.stream(name)
+    stream.write_many(entries(5))
+    for group in ("b", "a"):
+        stream.group(group).read(2, ack_ms=60_000)
+    topic = hw.topic(f"{name}.t", partitions=3)
+    topic.write_many(entries(7))
+    hw.queue(f"{name}.q").push_many([b"1", b"2"], delay_ms=60_000)
+    hw.ick_channel(f"{name}.c", shards=4).add({"m": 1.0})
+
+    found = hw.store.run(overview.overview())
+    infos = {info.name: info for info in found.streams}
+    # Only how long a reader was silent has changed between the two looks.
+    now = replace(stream.info(), slowest_idle_ms=infos[name].slowest_idle_ms)
+    assert infos[name] == now
+    mine = [row for row in found.groups if row.stream == name]
+    assert [(row.group.name, row.group.pending) for row in mine] == [("a", 2), ("b", 2)]
+    assert mine[0].group == stream.group("a").info()
+    (partitions,) = (row.partitions for row in found.topics if row.topic == f"{name}.t")
+    assert [info.name for info in partitions] == [f"{name}.t/{place}" for place in range(3)]
+    assert sum(info.length for info in partitions) == 7
+    (queue,) = (stats for stats in found.queues if stats.name == f"{name}.q")
+    assert queue.delayed == 2
+    (channel,) = (stats for stats in found.channels if stats.name == f"{name}.c")
+    assert (len(channel.shards), channel.ready) == (4, 1)
+
+    shown = json.loads(overview.OverviewView.of(found).to_json())
+    assert name in [row["name"] for row in shown["streams"]]
+    (topics,) = (row for row in shown["topics"] if row["name"] == f"{name}.t")
+    assert (topics["length"], len(topics["partitions"])) == (7, 3)
+    assert {"stream": name, "group": "a"}.items() <= next(
+        row.items() for row in shown["groups"] if row["stream"] == name
+    )
+
+
+def test_what_is_removed_meanwhile_is_left_out(hw: headwater.Headwater, name: str) -> None:
+    stream = hw.stream(name)
+    stream.write_many(entries(5))
+    for group in ("a", "b"):
+        stream.group(group).read(1)
+    facts = stream.info()
+    stream.group("a").remove()
+    (left,) = hw.store.run(overview.groups_of([facts]))
+    assert (left.stream, left.group.name) == (name, "b")
+
+
+@pytest.mark.parametrize(("hw", "dial"), [("plain", "sync")], indirect=True)
+def test_channels_are_asked_for_by_two_calls_where_one_server_has_them_all(
+    hw: headwater.Headwater, name: str
+) -> None:
+    names = [f"{name}-{place}" for place in range(40)]
+    for place, one in enumerate(names):
+        hw.ick_channel(one, shards=8).add({f"m{place}": place, "other": 1})
+    hw.ick_channel(names[7]).reserve(1)
+    asked = [*names[:20], f"{name}-none", *names[20:]]
+    apart = hw.store.run(overview.some_channels(asked))
+    seen = Recorder()
+    with instrument.installed(seen):
+        together = hw.store.run(overview.some_channels(asked, apart=False))
+    assert [one.name for one in together] == names
+    assert [(one.ready, one.reserved) for one in together] == [
+        (one.ready, one.reserved) for one in apart
+    ]
+    # 320 shards are more than one call asks for.
+    assert [event.name for event in seen.events] == ["store.channels"] * 3
+
+
+@pytest.fixture
+def many(hw: headwater.Headwater, name: str) -> Iterator[None]:
+    """Ten thousand streams and queues, and a thousand topics and channels, by name."""
+    counts = {STREAMS: 10_000, QUEUES: 10_000, TOPICS: 1000, CHANNELS: 1000}
+    names = {key: [f"{name}-{place}" for place in range(n)] for key, n in counts.items()}
+
+    def register(function: str) -> Operation[None]:
+        for key, some in names.items():
+            yield Call(function, key, tuple(some), repeatable=True)
+
+    def make() -> Operation[None]:
+        for function, key_of, kind in (
+            ("hw_channel_open", channel_key, CHANNELS),
+            ("hw_topic_open", topic_key, TOPICS),
+        ):
+            yield Many([Call(function, key_of(n), (2, 2), repeatable=True) for n in names[kind]])
+
+    hw.store.run(register("hw_registry_add"))
+    hw.store.run(make())
+    yield
+    hw.store.run(register("hw_registry_remove"))
+
+
+OVERVIEWS: dict[Callable[[], Operation[Any]], int] = {
+    overview.all_streams: 10_000,
+    overview.all_queues: 10_000,
+    overview.all_topics: 1000,
+    overview.all_channels: 1000,
+}
+
+
+# Both clients run the same operations: each counts on one kind of store.
+@pytest.mark.parametrize(
+    ("hw", "dial"),
+    [("plain", "sync"), pytest.param("cluster", "async", marks=pytest.mark.cluster)],
+    indirect=True,
+)
+@pytest.mark.usefixtures("many")
+@pytest.mark.damages
+def test_ten_thousand_objects_are_a_handful_of_round_trips(
+    hw: headwater.Headwater, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hw.stream(f"{name}-77").write_many(entries(3))
+    trips = RoundTrips(hw, monkeypatch)
+    for operation, least in OVERVIEWS.items():
+        before = trips.count
+        found = hw.store.run(operation())
+        assert len(found) >= least, operation
+        assert trips.count - before <= A_HANDFUL, operation
+    before = trips.count
+    hw.store.run(overview.overview())
+    assert trips.count - before <= len(OVERVIEWS) * A_HANDFUL
+
+
+LISTS = (("stream", "list"), ("stream", "groups"), ("queue", "list"), ("ick", "channel", "list"))
+
+
+def test_lists_of_the_command_line_are_a_handful_of_round_trips(
+    own_server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with headwater.connect(own_server.url) as hw:
+        for place in range(50):
+            stream = hw.stream(f"{name}-{place}")
+            stream.write("tag", b"value")
+            stream.group("g").read(1)
+            hw.queue(f"{name}-{place}").push(b"value")
+            hw.ick_channel(f"{name}-{place}", shards=2).add({"member": 1.0})
+        trips = RoundTrips(hw, monkeypatch)
+        monkeypatch.setattr("headwater.client.connect", lambda *_, **__: nullcontext(hw))
+        for words in LISTS:
+            before = trips.count
+            assert len(run(None, *words, "--json").rows) >= 50, words
+            assert trips.count - before <= A_HANDFUL, words

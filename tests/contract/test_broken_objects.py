@@ -29,12 +29,6 @@ KEYS = {
 broken_ones = pytest.mark.parametrize("broken", KEYS)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
 @pytest.fixture
 def hw(server: Server) -> Iterator[Headwater]:
     """A store whose streams, queues and channels a, b and c each have something due."""
@@ -162,10 +156,7 @@ def test_what_is_broken_is_named_with_its_cure(server: Server, hw: Headwater) ->
 @broken_ones
 @pytest.mark.parametrize("words", [("stream", "list"), ("stream", "groups"), ("queue", "list")])
 def test_lists_show_the_others_and_name_it(
-    server: Server,
-    broken: str,
-    words: tuple[str, ...],
-    caplog: pytest.LogCaptureFixture,
+    server: Server, broken: str, words: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     break_key(server, KEYS[broken])
     answer = run(server.url, *words, "--json")

@@ -13,8 +13,7 @@ import pytest
 import redis
 
 import headwater
-from tests.support.moving_slots import move_of, owner, slot_of
-from tests.support.servers import Cluster, Server, node_id, until
+from tests.support.servers import Cluster, Server, move_of, node_id, owner, slot_of, until
 
 pytestmark = pytest.mark.cluster
 Dial = Callable[[str | None], headwater.Headwater]

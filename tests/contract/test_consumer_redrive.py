@@ -13,23 +13,9 @@ import sqlalchemy as sa
 from headwater import LostFuture, Message, PositionLost
 from headwater.outbox import Outbox
 from tests.support.commands import run
-from tests.support.consumers import Desk, drain, writes
+from tests.support.consumer_letters import Fixable, Killed
+from tests.support.consumers import Desk, drain
 from tests.support.entries import entries
-
-
-class Fixable:
-    """A handler that fails on some offsets until they are taken out; it notes what it was given."""
-
-    def __init__(self, *places: int) -> None:
-        self.places = set(places)
-        self.given: list[Any] = []
-
-    def __call__(self, conn: sa.Connection, messages: list[Any]) -> None:
-        writes("c")(conn, messages)
-        self.given += messages
-        if self.places & {message.offset for message in messages}:
-            raise ValueError("cannot handle it")
-
 
 SKIPS: dict[str, Any] = {"on_error": "skip", "attempts": 2, "backoff_ms": 0}
 
@@ -99,10 +85,6 @@ def test_letters_of_a_topic_are_redriven_in_each_partition(desk: Desk, name: str
     handler.given.clear()
     assert reader.redrive() == (2, 0)
     assert [(one.partition, one.offset) for one in handler.given] == [(0, 1), (1, 1)]
-
-
-class Killed(Exception):
-    """The process ends here."""
 
 
 @pytest.mark.parametrize("step", ["moved", "handled", "committed", "given up", "buried"])

@@ -2,8 +2,9 @@
 
 Order, limits, letters, expiry, seeks, pauses, compaction, eviction, housekeeping, members that die
 and a clock that is set back meet in few tags and few members, so that their states collide. The
-server's clock stands still unless a rule moves it, so deadlines and rates are judged exactly. At
-the end of each run everything that is left must come, within a few reads.
+server's clock stands still unless a rule moves it, so deadlines and rates are judged exactly; on
+the machine's own clock nothing falls due during a run, and no rate is set. At the end of each run
+everything that is left must come, within a few reads, and no key of tags or limits must stay.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.scrubbed import assert_sound
 from tests.support.servers import until
 from tests.support.stepped_clock import SteppedServer
-from tests.support.watch import server_ms
+from tests.support.stores import Stores
+from tests.support.watch import let_pass, server_ms
 
 ALL = 10**5
+FAR = 10**8
 BEGIN_MS = 1_900_000_000_000
 TAGS = st.sampled_from(["a", "a", "b", "c", ""])
 MEMBERS = st.integers(0, 2)
 COUNTS = st.sampled_from([1, 2, 3, 7, 1000])
 PICKS = st.lists(st.integers(0, 10**6), min_size=1, max_size=5)
-ACK_MS = st.sampled_from([1000, 20_000, 10**8, 10**8])
+ACK_MS = st.sampled_from([1000, 20_000, FAR, FAR])
 LIMITS = st.builds(
     Limits,
     st.sampled_from([None, None, None, 1, 4]),
@@ -54,8 +57,13 @@ LIMITS = st.builds(
 TELLING = 2
 
 
+# What a group keeps of tags and limits while it needs them.
+PASSING_KEYS = ("flying", "tags", "keys", "lanes", "untagged", "buckets")
+
+
 class CrossedMachine(RuleBasedStateMachine):
-    server: ClassVar[SteppedServer]
+    # None: the clock of the machine.
+    clock: ClassVar[SteppedServer | None]
     client: ClassVar[Headwater]
 
     def __init__(self) -> None:
@@ -68,8 +76,9 @@ class CrossedMachine(RuleBasedStateMachine):
         self.join()
 
     def set_clock(self, now_ms: int) -> None:
-        self.server.stand(now_ms)
-        until(lambda: server_ms(self.client) == now_ms)
+        if self.clock is not None:
+            self.clock.stand(now_ms)
+            until(lambda: server_ms(self.client) == now_ms)
 
     def join(self) -> None:
         """Open the group anew for each member; the first read creates it."""
@@ -92,7 +101,7 @@ class CrossedMachine(RuleBasedStateMachine):
         if ordered:
             self.keep_order()
         self.limit(limits)
-        self.read(0, 3, 10**8, None)
+        self.read(0, 3, FAR, None)
 
     # ── The stream ───────────────────────────────────────────────────────────────────────────
 
@@ -168,6 +177,8 @@ class CrossedMachine(RuleBasedStateMachine):
         self, member: int, count: int, ack_ms: int | None, expire_ms: int | None = None
     ) -> int:
         """Read, and check what came; returns how many messages."""
+        if self.clock is None:
+            ack_ms, expire_ms = ack_ms and FAR, None
         told = self.model.told(member) if member < TELLING else []
         found = self.members[member].read(count, ack_ms=ack_ms, expire_ms=expire_ms)
         assert len(found) <= count
@@ -230,9 +241,11 @@ class CrossedMachine(RuleBasedStateMachine):
         assert least <= self.members[member].ack(*ranges) <= most
         self.model.end(meant, stands)
 
-    @rule(picks=PICKS, delay_ms=st.sampled_from([0, 0, 1000, 10**8]), way=st.sampled_from("nfr"))
+    @rule(picks=PICKS, delay_ms=st.sampled_from([0, 0, 1000, FAR]), way=st.sampled_from("nfr"))
     def return_some(self, picks: list[int], delay_ms: int, way: str) -> None:
         back, group = self.some(self.model.held(), picks), self.members[0]
+        if self.clock is None and delay_ms:
+            delay_ms = FAR
         if way == "n":
             assert group.nack(back, delay_ms=delay_ms) == len(back)
         elif way == "f":
@@ -244,6 +257,7 @@ class CrossedMachine(RuleBasedStateMachine):
     @rule(picks=PICKS, ack_ms=ACK_MS)
     def extend(self, picks: list[int], ack_ms: int) -> None:
         some = self.some(self.model.held(), picks)
+        ack_ms = FAR if self.clock is None else ack_ms
         assert self.members[1].extend(some, ack_ms=ack_ms) == len(some)
         self.model.extend(some, ack_ms)
 
@@ -294,6 +308,8 @@ class CrossedMachine(RuleBasedStateMachine):
 
     @rule(limits=LIMITS)
     def limit(self, limits: Limits) -> None:
+        if self.clock is None:
+            limits = Limits(limits.max_in_flight, limits.max_in_flight_per_key)
         assert self.members[0].limit(limits) == self.model.limits
         self.model.limit(limits)
 
@@ -325,16 +341,21 @@ class CrossedMachine(RuleBasedStateMachine):
     def remove(self) -> None:
         assert self.members[0].remove()
         # A group is known by when it began: no two begin in the same millisecond.
-        self.move_clock(self.latest_ms + 1)
+        if self.clock is None:
+            let_pass(self.client, 1)
+        else:
+            self.move_clock(self.latest_ms + 1)
         self.model.begin()
         self.join()
 
     # ── Time ─────────────────────────────────────────────────────────────────────────────────
 
+    @precondition(lambda self: self.clock is not None)
     @rule(ms=st.sampled_from([1, 300, 600, 1100, 1100, 11_000, 60_000]))
     def pass_time(self, ms: int) -> None:
         self.move_clock(self.model.now_ms + ms)
 
+    @precondition(lambda self: self.clock is not None)
     @rule(ms=st.sampled_from([500, 10_000, 3_600_000]))
     def set_the_clock_back(self, ms: int) -> None:
         self.move_clock(self.model.now_ms - ms)
@@ -373,6 +394,10 @@ class CrossedMachine(RuleBasedStateMachine):
             return
         self.drain()
         assert_sound(self.client, self.stream.name)
+        self.limit(NO_LIMITS)
+        for key in PASSING_KEYS:
+            pattern = f"hw:s:{{{self.stream.name}}}:g:*:g:{key}"
+            assert self.client.store.command("KEYS", pattern) == [[]], f"{key} is left"
         self.stream.delete()
 
     def drain(self) -> None:
@@ -383,9 +408,12 @@ class CrossedMachine(RuleBasedStateMachine):
         now_ms = self.latest_ms
         for _ in range(3 * len(self.model.messages) + 20):
             # Past every deadline, and long enough for every bucket.
-            now_ms += 2 * 10**8
-            self.move_clock(now_ms)
-            self.read_all(2, 10**8)
+            now_ms += 2 * FAR
+            if self.clock is None:
+                self.wake()
+            else:
+                self.move_clock(now_ms)
+            self.read_all(2, FAR)
             self.ack(2, [], whole=True)
             info = self.members[2].info()
             if not info.pending and not info.lag:
@@ -396,17 +424,25 @@ class CrossedMachine(RuleBasedStateMachine):
         gone = [k for k in self.model.messages.values() if k.missed]
         assert info.missed >= sum(k.expire > self.model.now_ms for k in gone)
 
+    def wake(self) -> None:
+        """Have everything that is pending come again now."""
+        pending = [o for o, k in self.model.messages.items() if k.open and k.state != "new"]
+        self.members[2].nack(pending)
+        self.model.wait(pending, 0)
+
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[SteppedServer]:
+def stepped() -> Iterator[SteppedServer]:
     with SteppedServer() as server:
         yield server
 
 
 @patient
+@pytest.mark.parametrize("clock", ["stepped", "machine"])
 def test_a_group_keeps_its_promises_whatever_meets(
-    server: SteppedServer, dial: Callable[[str], Headwater]
+    request: pytest.FixtureRequest, dial: Callable[[str], Headwater], stores: Stores, clock: str
 ) -> None:
-    namespace = {"server": server, "client": dial(server.url)}
-    machine = type("Machine", (CrossedMachine,), namespace)
+    server = request.getfixturevalue("stepped") if clock == "stepped" else None
+    client = dial(server.url if server else stores.url("plain"))
+    machine = type("Machine", (CrossedMachine,), {"clock": server, "client": client})
     run_state_machine_as_test(machine, settings=MODEL_SETTINGS)

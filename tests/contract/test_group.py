@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
+import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from headwater import Headwater, InvalidInput, Stream, UnknownGroup
+from headwater import Headwater, InvalidInput, Message, Stream, UnknownGroup
+from headwater.kernel.failures import Failure
 from headwater.log.handles import Start
-from tests.support.entries import entries, offsets
+from tests.support.entries import entries, offsets, pairs
 from tests.support.groups import FAR, take, tries
+from tests.support.servers import until
 from tests.support.watch import let_pass, server_ms
 
 
@@ -314,3 +319,434 @@ def test_a_group_tells_how_old_the_oldest_is_that_it_has_not_done(
     take(group, 1)
     info = group.info()
     assert (info.new_since_ms, info.due, info.redelivered) == (None, 0, 5)
+
+
+# ── Groups pass over what compaction emptied, at little cost, and deliver much in parts ──────────
+
+
+def calls(client: Headwater) -> int:
+    """Count the function calls that the store has served so far."""
+    found = [
+        re.search(rb"cmdstat_fcall:calls=(\d+)", reply)
+        for reply in client.store.command("INFO", "commandstats")
+    ]
+    return sum(int(match[1]) for match in found if match)
+
+
+@pytest.mark.parametrize("ack_ms", [None, FAR])
+def test_a_group_passes_over_compacted_offsets(stream: Stream, ack_ms: int | None) -> None:
+    stream.write_many(entries(3000, tags=1500))
+    stream.compact()
+    group = stream.group("g")
+    seen: list[int] = []
+    while got := take(group, 400, ack_ms=ack_ms):
+        assert len(got) <= 400
+        seen += got
+    assert seen == list(range(1501, 3001))
+    info = group.info()
+    assert (info.pending, info.lag) == (0 if ack_ms is None else 1500, 0)
+    assert info.missed == 0
+    assert info.ack_offset == (3001 if ack_ms is None else 1501)
+
+
+@pytest.mark.parametrize("ack_ms", [None, FAR])
+def test_holes_cost_no_more_than_a_few_calls(
+    client: Headwater, stream: Stream, ack_ms: int | None
+) -> None:
+    stream.write_many(entries(30_000, tags=3))
+    stream.compact()
+    group = stream.group("g")
+    before = calls(client)
+    for expected in ([29998], [29999], [30000], []):
+        assert take(group, 1, ack_ms=ack_ms) == expected
+    assert calls(client) - before < 40
+    assert group.info().pending == (0 if ack_ms is None else 3)
+
+
+def test_compacted_messages_that_are_due_cost_no_more_than_a_few_calls(
+    client: Headwater, stream: Stream
+) -> None:
+    stream.write_many(entries(5000, tags=5000))
+    group = stream.group("g")
+    take(group, 5000)
+    stream.write_many(entries(4000, tags=5000))
+    stream.compact()
+    group.nack((1, 5000))
+    before = calls(client)
+    assert take(group, 1) == [4001]
+    assert calls(client) - before < 40
+    assert group.info().pending == 1000
+
+
+def test_pending_messages_that_were_compacted_are_done(stream: Stream) -> None:
+    stream.write_many(entries(20, tags=20))
+    group = stream.group("g")
+    take(group, 20)
+    stream.write_many(entries(10, tags=20))
+    stream.compact()
+    group.nack((1, 20))
+    assert sorted(take(group, 100)) == list(range(11, 31))
+    info = group.info()
+    assert (info.pending, info.ack_offset, info.missed) == (20, 11, 0)
+
+
+def test_a_read_gives_what_was_asked_for_across_nodes_and_tail(stream: Stream) -> None:
+    rows = entries(4350)
+    stream.write_many(rows[:3100])
+    stream.write_many(rows[3100:3500])
+    for at in range(3500, 4350, 50):
+        stream.write_many(rows[at : at + 50])
+    group = stream.group("g")
+    seen: list[Message] = []
+    while got := group.read(777, ack_ms=FAR):
+        assert len(got) == min(777, 4350 - len(seen))
+        seen += got
+    assert pairs(seen) == rows
+
+
+def test_a_large_delivery_comes_in_parts(stream: Stream) -> None:
+    rows = [(f"t{i}", bytes([i]) * 1_000_000) for i in range(12)]
+    for at in range(0, 12, 4):
+        stream.write_many(rows[at : at + 4])
+    group = stream.group("g")
+    seen: list[Message] = []
+    while got := group.read(100, ack_ms=FAR):
+        seen += got
+    assert pairs(seen) == rows
+    assert group.ack((1, 12)) == 12
+
+
+# ── A paused group delivers nothing until it is resumed; what members hold they may settle ───────
+
+
+def test_members_of_a_paused_group_get_nothing_new_and_nothing_again(stream: Stream) -> None:
+    stream.write_many(entries(4))
+    group = stream.group("g", max_pending=3)
+    group.read(2, ack_ms=FAR)
+    assert (group.pause(), group.pause(), group.info().paused) == (True, False, True)
+    assert group.nack(1) == 1
+    assert group.read(4, ack_ms=FAR) == []
+    assert group.ack(2) == 1
+    assert stream.group("g", max_pending=2).read(4, ack_ms=FAR) == [], "a limit does not resume it"
+    assert (group.info().max_pending, group.info().pending) == (2, 1)
+    assert (group.resume(), group.resume(), group.info().paused) == (True, False, False)
+    assert [(m.offset, m.attempt) for m in stream.group("g").read(4, ack_ms=FAR)] == [
+        (1, 2),
+        (3, 1),
+    ]
+
+
+def test_blocked_members_wait_until_the_group_is_resumed(stream: Stream) -> None:
+    group = stream.group("g")
+    group.read(0)
+    group.pause()
+    with ThreadPoolExecutor(1) as pool:
+        blocked = pool.submit(stream.group("g").read, 1, block_ms=60_000, ack_ms=FAR)
+        until(lambda: group.info().waiting == 1)
+        stream.write("a", b"1")
+        stream.write("b", b"2")
+        assert group.info().lag == 2
+        assert not blocked.done()
+        group.resume()
+        assert [message.offset for message in blocked.result()] == [1]
+    assert group.info().waiting == 0
+
+
+def test_other_groups_of_the_stream_continue(stream: Stream) -> None:
+    stream.write_many(entries(2))
+    for name in ("one", "two"):
+        stream.group(name).read(0)
+    stream.group("one").pause()
+    assert stream.group("one").read(2) == []
+    assert len(stream.group("two").read(2)) == 2
+    with pytest.raises(UnknownGroup):
+        stream.group("nobody").pause()
+
+
+def test_a_group_of_a_topic_is_paused_in_every_partition(client: Headwater, name: str) -> None:
+    topic = client.topic(name, partitions=2)
+    topic.write_many(entries(6))
+    group = topic.group("g")
+    group.read(0)
+    assert group.pause()
+    assert group.read(6) == []
+    assert all(info.paused for info in group.info())
+    assert (group.resume(), group.resume()) == (True, False)
+    assert len(group.read(6)) == 6
+
+
+# ── Acknowledging ────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_ack_takes_offsets_and_ranges(stream: Stream) -> None:
+    stream.write_many(entries(30))
+    group = stream.group("g")
+    take(group, 30)
+    assert group.ack(1, 2, 5, (10, 20), (19, 22)) == 16
+    info = group.info()
+    assert (info.pending, info.ack_offset) == (14, 3)
+    assert group.ack(3, 4) == 2
+    assert group.info().ack_offset == 6
+    assert group.ack((1, 30)) == 12
+    info = group.info()
+    assert (info.pending, info.ack_offset, info.next) == (0, 31, 31)
+
+
+def test_an_ack_counts_only_what_was_pending(stream: Stream) -> None:
+    stream.write_many(entries(10))
+    group = stream.group("g")
+    take(group, 4)
+    before = group.info()
+    assert group.ack(7) == 0
+    assert group.ack((5, 9_999)) == 0
+    assert group.ack(2**53 - 1) == 0
+    assert group.info() == before
+    assert group.ack(2, 2, (2, 3)) == 2
+    assert group.ack(2, 3) == 0
+    assert group.ack() == 0
+    assert take(group, 10) == [5, 6, 7, 8, 9, 10]
+
+
+def test_acks_in_any_order_leave_the_rest(stream: Stream) -> None:
+    draw = random.Random(11)
+    stream.write_many(entries(300))
+    group = stream.group("g")
+    for size in (100, 1, 150, 49):
+        take(group, size)
+    left = set(range(1, 301))
+    while len(left) > 20:
+        first = draw.randrange(1, 301)
+        last = min(300, first + draw.choice([0, 0, 3, 20]))
+        done = left & set(range(first, last + 1))
+        assert group.ack((first, last)) == len(done)
+        left -= done
+        info = group.info()
+        assert (info.pending, info.ack_offset) == (len(left), min(left))
+    assert group.nack((1, 300)) == len(left)
+    assert sorted(take(group, 1000)) == sorted(left)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda group: group.ack(1),
+        lambda group: group.nack(1),
+        lambda group: group.extend(1, ack_ms=5),
+        lambda group: group.seek(1),
+        lambda group: group.info(),
+        lambda group: group.dead(),
+        lambda group: group.redrive(),
+        lambda group: group.bury(),
+    ],
+    ids=["ack", "nack", "extend", "seek", "info", "dead", "redrive", "bury"],
+)
+def test_a_group_that_never_read_is_unknown(stream: Stream, use: object) -> None:
+    stream.write("a", b"1")
+    assert callable(use)
+    with pytest.raises(UnknownGroup) as caught:
+        use(stream.group("nobody"))
+    assert (caught.value.stream, caught.value.group) == (stream.name, "nobody")
+
+
+# ── Redelivery ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_not_acked_comes_again_to_any_member(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(5))
+    one, two = stream.group("g", member="one"), stream.group("g", member="two")
+    assert take(one, 3, ack_ms=1) == [1, 2, 3]
+    assert one.ack(2) == 1
+    let_pass(client, 1)
+    assert tries(two.read(10, ack_ms=FAR)) == [(1, 2), (3, 2), (4, 1), (5, 1)]
+    assert take(one, 10) == []
+
+
+def test_nothing_comes_again_before_its_time(stream: Stream) -> None:
+    stream.write_many(entries(5))
+    group = stream.group("g")
+    assert take(group, 5) == [1, 2, 3, 4, 5]
+    assert take(group, 5) == []
+    assert group.info().pending == 5
+
+
+def test_a_far_deadline_holds_up_no_other(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(6))
+    group = stream.group("g")
+    assert take(group, 1) == [1]
+    assert take(group, 2, ack_ms=FAR - 1) == [2, 3]
+    assert take(group, 1, ack_ms=1) == [4]
+    let_pass(client, 1)
+    assert take(group, 1, ack_ms=FAR) == [4]
+    assert group.nack(2, delay_ms=1) == 1
+    let_pass(client, 1)
+    assert take(group, 10) == [2, 5, 6]
+
+
+def test_what_comes_due_soon_is_not_hidden_by_what_was_delivered_later(
+    client: Headwater, stream: Stream
+) -> None:
+    stream.write_many(entries(3))
+    group = stream.group("g")
+    assert take(group, 1, ack_ms=1500) == [1]
+    assert take(group, 1, ack_ms=FAR) == [2]
+    let_pass(client, 1500)
+    assert take(group, 1) == [1]
+    assert take(group, 1) == [3]
+
+
+def test_due_messages_are_found_whatever_the_order_of_deadlines(
+    client: Headwater, stream: Stream
+) -> None:
+    draw = random.Random(5)
+    stream.write_many(entries(500))
+    group = stream.group("g")
+    while take(group, draw.randrange(1, 10), ack_ms=FAR + draw.randrange(9999)):
+        pass
+    soon: set[int] = set()
+    for offset in draw.sample(range(1, 501), 300):
+        delay = draw.choice([0, 1, 2, 3, FAR - 1, FAR + 1])
+        group.nack(offset, delay_ms=delay)
+        if delay < 9:
+            soon.add(offset)
+    let_pass(client, 3)
+    seen: list[int] = []
+    while got := take(group, 7):
+        seen += got
+    assert sorted(seen) == sorted(soon)
+
+
+def test_a_partly_acked_range_keeps_its_attempts(stream: Stream) -> None:
+    stream.write_many(entries(10))
+    group = stream.group("g")
+    take(group, 10)
+    group.ack((4, 6))
+    group.nack((1, 10))
+    assert tries(group.read(2, ack_ms=FAR)) == [(1, 2), (2, 2)]
+    group.nack((1, 10))
+    again = sorted(tries(group.read(100, ack_ms=FAR)))
+    assert again == [(1, 3), (2, 3), (3, 2), (7, 2), (8, 2), (9, 2), (10, 2)]
+
+
+def test_a_nack_returns_at_once_or_later(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(6))
+    group = stream.group("g")
+    take(group, 6)
+    assert group.nack(2, (4, 5)) == 3
+    assert tries(group.read(10, ack_ms=FAR)) == [(2, 2), (4, 2), (5, 2)]
+    assert group.nack((1, 6), delay_ms=FAR) == 6
+    assert take(group, 10) == []
+    assert group.nack(6, delay_ms=1) == 1
+    let_pass(client, 1)
+    assert take(group, 10) == [6]
+    assert group.info().pending == 6
+
+
+def test_an_extension_puts_off_the_next_delivery(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(4))
+    group = stream.group("g")
+    take(group, 4, ack_ms=20)
+    assert group.extend((1, 2), ack_ms=FAR) == 2
+    let_pass(client, 20)
+    assert take(group, 10) == [3, 4]
+    assert group.extend(99, ack_ms=5) == 0
+    assert group.ack((1, 4)) == 4
+
+
+def test_an_unacked_message_is_given_up_after_expire_ms(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(5))
+    group = stream.group("g")
+    assert take(group, 1, expire_ms=FAR) == [1]
+    assert take(group, 2, expire_ms=1) == [2, 3]
+    let_pass(client, 1)
+    assert take(group, 10) == [4, 5]
+    info = group.info()
+    assert (info.expired, info.pending, info.dead, info.ack_offset) == (2, 3, 0, 1)
+    assert group.ack((1, 5)) == 3
+
+
+def test_expiry_counts_from_the_first_delivery(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(1))
+    group = stream.group("g")
+    begun = server_ms(client)
+    take(group, 1, ack_ms=1, expire_ms=300)
+    attempts = 1
+    while group.info().pending:
+        let_pass(client, 3)
+        again = group.read(1, ack_ms=1, expire_ms=FAR)
+        attempts += len(again)
+        group.nack(1, delay_ms=0)
+    assert server_ms(client) - begun >= 300
+    assert attempts > 1
+    assert group.info().expired == 1
+
+
+def test_an_acked_message_does_not_expire(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(3))
+    group = stream.group("g")
+    take(group, 3, ack_ms=1, expire_ms=50)
+    assert group.ack((1, 3)) == 3
+    let_pass(client, 50)
+    assert take(group, 3) == []
+    assert group.info().expired == 0
+
+
+def test_the_end_of_a_batch_and_its_beginning_are_redelivered_once_each(
+    hw: Headwater, stream: Stream
+) -> None:
+    stream.write_many(entries(9))
+    group = stream.group("g")
+    take(group, 9)
+    group.ack((5, 8))
+    group.nack(9)
+    let_pass(hw, 1)
+    group.nack((1, 4))
+    assert sorted(take(group, 10)) == [1, 2, 3, 4, 9]
+    assert take(group, 10) == []
+
+
+def test_a_letter_whose_message_is_pending_again_returns_that_message_alone(
+    client: Headwater, stream: Stream
+) -> None:
+    stream.write_many(entries(9))
+    group = stream.group("g", dead_letters=True)
+    for count, lives_ms in ((2, 1), (3, FAR), (1, 1)):
+        group.read(count, ack_ms=FAR, expire_ms=lives_ms)
+        let_pass(client, 1)
+    group.bury()
+    assert group.info().dead == 3
+    group.seek("first")
+    assert take(group, 8) == list(range(1, 9))
+    assert group.redrive() == (3, 0)
+    again = group.read(20, ack_ms=FAR)
+    assert [(one.offset, one.attempt) for one in again] == [(1, 1), (2, 1), (6, 1), (9, 1)]
+    assert group.info().pending == 9
+
+
+def test_any_number_of_failures_is_reported_at_once(stream: Stream) -> None:
+    stream.write_many(entries(400))
+    group = stream.group("g", dead_letters=True)
+    group.read(400, ack_ms=FAR)
+    group.ack(*range(2, 401, 2))
+    odd = range(1, 401, 2)
+    assert group.fail(*(Failure(offset, "no", 0) for offset in odd)) == 200
+    assert sorted(offsets(group.read(400, ack_ms=FAR))) == [*odd]
+    assert group.bury(*odd) == 200
+    info = group.info()
+    assert (info.dead, info.pending) == (200, 0)
+
+
+# ── Groups, groups of topics and queues settle messages in whatever form they are given ──────────
+
+
+def test_a_queue_takes_deliveries_and_receipts(client: Headwater, name: str) -> None:
+    queue = client.queue(name)
+    queue.push_many([b"%d" % i for i in range(8)])
+    taken = queue.pop(8, ack_ms=FAR)
+    with pytest.raises(InvalidInput):
+        queue.ack(taken, taken[0].id)
+    assert queue.stats().unacked == 8
+    assert queue.extend(taken[0], [taken[1].receipt], ack_ms=FAR) == 2
+    assert queue.ack(taken[0].receipt, taken[:3]) == 3
+    assert queue.nack((taken[3], taken[4].receipt)) == 2
+    assert queue.release(delivery for delivery in taken[5:]) == 3
+    assert queue.stats().unacked == 0

@@ -325,13 +325,16 @@ def test_a_clock_that_is_set_back_does_not_silence_a_queue_with_a_rate(
     assert found[:10] == [b"%d" % n for n in range(10, 20)]
 
 
-@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(max_in_flight_per_key=1)])
+@pytest.mark.parametrize(
+    ("ordered", "limits"),
+    [(ordered, Limits(max_in_flight_per_key=1)) for ordered in (False, True)] + [(True, NO_LIMITS)],
+)
 def test_a_message_whose_turn_has_come_comes_after_the_clock_was_set_back(
-    stepped: SteppedServer, clocked: Headwater, name: str, limits: Limits
+    stepped: SteppedServer, clocked: Headwater, name: str, limits: Limits, ordered: bool
 ) -> None:
     stream = clocked.stream(name)
     stream.write_many([("t", b"v"), ("t", b"v"), ("", b"v"), ("", b"v")])
-    one, other = members_of(stream)
+    one, other = members_of(stream, ordered=ordered)
     one.limit(limits)
     assert take(one, 1) == [1]
     assert take(other, 1) == [3]
@@ -340,23 +343,6 @@ def test_a_message_whose_turn_has_come_comes_after_the_clock_was_set_back(
     stepped.step(-HOUR_S)
     until(lambda: server_ms(clocked) < before - HOUR_S * 900)
     assert sorted(read_on(other)) == [2, 4]
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-def test_a_clock_that_is_set_back_does_not_delay_a_message_whose_turn_has_come(
-    stepped: SteppedServer, clocked: Headwater, name: str, ordered: bool
-) -> None:
-    stream = clocked.stream(name)
-    stream.write_many([("x", b"1"), ("x", b"2")])
-    one, other = members_of(stream, ordered=ordered)
-    if not ordered:
-        one.limit(Limits(max_in_flight_per_key=1))
-    assert take(one, 1) == [1]
-    assert take(other, 1) == []
-    assert one.ack(1) == 1
-    stepped.step(-HOUR_S)
-    until(lambda: server_ms(clocked) < time.time() * 1000 - HOUR_S * 900)
-    assert take(other, 1) == [2]
 
 
 def test_a_group_that_begins_again_after_the_clock_was_set_back_keeps_its_letters(

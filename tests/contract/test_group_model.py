@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, invariant, rule, run_state_machine_a
 
 from headwater import Headwater, InvalidInput, Message
 from headwater.kernel.failures import Failure
-from tests.support.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.examples import FORMS, KINDS, MODEL_SETTINGS, everywhere, meant, patient, span_of
 from tests.support.group_model import (
     ALL,
     PLACES,
@@ -28,7 +28,6 @@ from tests.support.group_model import (
     StreamMachine,
 )
 from tests.support.groups import FAR
-from tests.support.spellings import FORMS, KINDS, meant, span_of
 
 
 class GroupMachine(StreamMachine):

@@ -6,12 +6,7 @@ import secrets
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from headwater import Headwater
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient

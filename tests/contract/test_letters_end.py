@@ -108,9 +108,7 @@ def test_a_discard_of_a_group_beside_new_letters_ends(
     assert [one.origin for one in failing.group.dead(10_000)] == failing.failed
 
 
-def test_a_redrive_of_a_topic_beside_a_member_that_fails_at_once_ends(
-    hw: Headwater,
-) -> None:
+def test_a_redrive_of_a_topic_beside_a_member_that_fails_at_once_ends(hw: Headwater) -> None:
     hw.topic("t", partitions=1).info()
     failing = FailingGroup(hw.stream("t/0"))
     topic = TopicHandle("t", 1, set())

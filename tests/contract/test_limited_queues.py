@@ -18,11 +18,6 @@ from tests.support.watch import let_pass
 pytestmark = pytest.mark.parametrize("client", ["plain-sync", "plain-async"], indirect=True)
 
 
-@pytest.fixture
-def queue(client: Headwater, name: str) -> Queue:
-    return client.queue(name)
-
-
 def test_no_more_messages_are_in_flight_than_may_be(client: Headwater, queue: Queue) -> None:
     queue.push_many([b"%d" % n for n in range(20)])
     assert queue.limit(Limits(max_in_flight=3)) == NO_LIMITS

@@ -32,10 +32,7 @@ REFUSED: dict[str, tuple[Use, Sequence[Any]]] = {
         lambda s, v: s.write_many([("t", b"")], backlog=v),
         (-1, 2**53, 1.5, "1", True),
     ),
-    "tag": (
-        lambda s, v: s.write(v, b""),
-        (None, b"t", 1, "\ud800", "t" * 4097, "é" * 2049),
-    ),
+    "tag": (lambda s, v: s.write(v, b""), (None, b"t", 1, "\ud800", "t" * 4097, "é" * 2049)),
     "tag of a batch": (
         lambda s, v: s.write_many([("t", b""), (v, b"")]),
         (None, b"\xff", 1, "\ud800", "t" * 4097),
@@ -67,10 +64,7 @@ REFUSED: dict[str, tuple[Use, Sequence[Any]]] = {
     "dead_letters": (lambda s, v: s.group("g", dead_letters=v), ("", "a b", "x" * 201)),
     "count of a group": (lambda s, v: s.group("g").read(v), NOT_COUNTS),
     "ack_ms": (lambda s, v: s.group("g").read(1, ack_ms=v), (0, *NOT_SPANS)),
-    "expire_ms": (
-        lambda s, v: s.group("g").read(1, ack_ms=1, expire_ms=v),
-        (0, *NOT_SPANS),
-    ),
+    "expire_ms": (lambda s, v: s.group("g").read(1, ack_ms=1, expire_ms=v), (0, *NOT_SPANS)),
     "expire_ms without ack_ms": (lambda s, v: s.group("g").read(1, expire_ms=v), (5,)),
     "block_ms of a group": (
         lambda s, v: s.group("g").read(1, block_ms=v),

@@ -11,7 +11,6 @@ import pytest
 
 import headwater
 from headwater.errors import OutcomeUnknown, StoreUnreachable
-from headwater.log import reading
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_key
 from headwater.log.reading import Extent, extent
@@ -21,10 +20,9 @@ from headwater.store.faults import Refusal
 from headwater.store.many import CHUNK_BYTES, together
 from tests.support.entries import entries
 from tests.support.forwarder import Forwarder
-from tests.support.moving_slots import move_of, slot_of
-from tests.support.round_trips import RoundTrips
-from tests.support.servers import Cluster, Server, until
+from tests.support.servers import Cluster, Server, move_of, slot_of, until
 from tests.support.stores import Stores
+from tests.support.watch import RoundTrips
 
 Dial = Callable[[str | None], headwater.Headwater]
 KINDS = ["embedded", "plain", pytest.param("cluster", marks=pytest.mark.cluster)]
@@ -72,25 +70,6 @@ def test_replies_come_in_the_order_of_the_calls(hw: headwater.Headwater, name: s
     assert [each.last for each in found] == [1, 2, 3, 4, 5, 6, 7, 8] + [0] * 32
     assert many(hw, []) == []
     assert extents(hw, []) == []
-
-
-# Both clients run the same operations: each counts on one kind of store.
-@pytest.mark.damages
-@pytest.mark.parametrize(
-    ("hw", "dial"),
-    [("plain", "sync"), pytest.param("cluster", "async", marks=pytest.mark.cluster)],
-    indirect=True,
-)
-def test_an_overview_of_ten_thousand_objects_is_a_handful_of_round_trips(
-    hw: headwater.Headwater, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"{name}-{place}" for place in range(10_000)]
-    written = names[::500]
-    many(hw, [write(each, b"v", 1) for each in written])
-    counted = RoundTrips(hw, monkeypatch)
-    infos = hw.store.run(together(reading.info(StreamHandle(each, set())) for each in names))
-    assert counted.count <= 8
-    assert [each for each, info in zip(names, infos, strict=True) if info.last == 1] == written
 
 
 def test_a_call_that_is_refused_costs_the_others_nothing(

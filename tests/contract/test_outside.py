@@ -144,9 +144,7 @@ def test_a_package_index_shows_no_link_that_leads_nowhere(built: Built) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_wheel_alone_serves_the_first_evening(
-    install: Install,
-) -> None:
+def test_the_wheel_alone_serves_the_first_evening(install: Install) -> None:
     programs, work = install("")
     python, headwater = programs / "python", programs / "headwater"
     assert int(run(python, "-I", "-c", IMPORT_ALL, *SQL, *SERVE, *OTEL, *SPARK, cwd=work)) > 100
@@ -163,9 +161,7 @@ def test_the_wheel_alone_serves_the_first_evening(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_extra_for_databases_serves_the_second_tutorial(
-    install: Install,
-) -> None:
+def test_the_extra_for_databases_serves_the_second_tutorial(install: Install) -> None:
     programs, work = install("sql")
     assert (
         int(run(programs / "python", "-I", "-c", IMPORT_ALL, *SERVE, *OTEL, *SPARK, cwd=work)) > 100
@@ -193,9 +189,7 @@ def test_the_oldest_releases_that_are_allowed_serve_both_tutorials(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_extra_for_servers_brings_all_that_they_import(
-    install: Install,
-) -> None:
+def test_the_extra_for_servers_brings_all_that_they_import(install: Install) -> None:
     programs, work = install("serve")
     assert (
         int(run(programs / "python", "-I", "-c", IMPORT_ALL, *SQL, *OTEL, *SPARK, cwd=work)) > 100
@@ -205,9 +199,7 @@ def test_the_extra_for_servers_brings_all_that_they_import(
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_the_extra_for_spark_brings_all_that_every_module_imports(
-    install: Install,
-) -> None:
+def test_the_extra_for_spark_brings_all_that_every_module_imports(install: Install) -> None:
     programs, work = install("spark,serve,otel")
     assert int(run(programs / "python", "-I", "-c", IMPORT_ALL, cwd=work)) > 100
 

@@ -35,12 +35,6 @@ from tests.support.servers import Server, until
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def hw(server: Server) -> Iterator[Headwater]:
     with headwater.connect(server.url) as hw:
         yield hw

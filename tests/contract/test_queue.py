@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
 
-from headwater import Delivery, Headwater, InvalidInput, Queue, ReusedSequence, StaleSequence
+import headwater
+from headwater import (
+    Delivery,
+    Headwater,
+    InvalidInput,
+    Queue,
+    ReusedSequence,
+    StaleSequence,
+)
+from headwater.kernel.failures import Cause
 from headwater.queue.keys import MAX_VALUE_BYTES
-from tests.support.queues import LONG_MS, SHORT_MS, values
+from tests.support.groups import FAR
+from tests.support.queue_books import LONG_MS, SHORT_MS, values
 from tests.support.servers import until
-from tests.support.watch import let_pass
+from tests.support.watch import let_pass, server_ms
 
 Connect: TypeAlias = Callable[[str], Headwater]
-
-
-@pytest.fixture
-def queue(client: Headwater, name: str) -> Queue:
-    """A queue that was never pushed to."""
-    return client.queue(name)
 
 
 # ── In and out ───────────────────────────────────────────────────────────────────────────────
@@ -346,3 +351,379 @@ def test_bad_input_is_refused_before_anything_is_sent(client: Headwater, queue: 
         with pytest.raises(InvalidInput):
             call()
     assert not queue.stats().exists
+
+
+# ── What a consumer does with its deliveries, and what becomes of messages that fail ─────────────
+
+
+FAR_MS = 1_000_000
+BUNDLE_MESSAGES = 64
+
+
+# ── Ack, nack, release, extend ───────────────────────────────────────────────────────────────
+
+
+def test_acks_are_exact_in_any_order_and_any_part(queue: Queue) -> None:
+    queue.push_many([b"%d" % i for i in range(100)])
+    taken = queue.pop(100, ack_ms=LONG_MS)
+    assert queue.ack(taken[3], taken[70], taken[3]) == 2
+    assert queue.ack(taken[3]) == 0
+    assert queue.stats().unacked == 98
+    assert queue.ack(*taken[::-1]) == 98
+    assert queue.ack(*taken) == 0
+    assert (queue.stats().acked, queue.stats().unacked) == (100, 0)
+
+
+@pytest.mark.parametrize("deed", ["ack", "nack", "release", "extend"])
+def test_a_delivery_that_is_named_twice_counts_once_and_not_for_its_neighbour(
+    queue: Queue, client: Headwater, deed: str
+) -> None:
+    queue.push_many([b"a", b"b"])
+    a, b = queue.pop(2, ack_ms=SHORT_MS)
+    options = {"ack_ms": LONG_MS} if deed == "extend" else {}
+    assert getattr(queue, deed)(a, a, **options) == 1
+    if deed == "extend":
+        let_pass(client, SHORT_MS)
+        assert queue.ack(b) == 0, "its deadline is over"
+        assert values(queue.pop(9)) == [b"b"]
+        assert queue.ack(a, a) == 1
+    else:
+        assert values(queue.pop(9)) == ([] if deed == "ack" else [b"a"])
+        assert queue.stats().unacked == 1
+
+
+def test_what_is_nacked_comes_again_after_its_delay(queue: Queue, client: Headwater) -> None:
+    queue.push_many([b"a", b"b", b"c"])
+    a, b, c = queue.pop(3, ack_ms=LONG_MS)
+    assert queue.nack(a) == 1
+    assert queue.nack(b, delay_ms=SHORT_MS) == 1
+    assert queue.ack(a, b) == 0, "they are not ours any more"
+    assert [(d.value, d.attempt) for d in queue.pop(9)] == [(b"a", 2)]
+    assert queue.stats().delayed == 1
+    let_pass(client, SHORT_MS)
+    assert [(d.value, d.attempt) for d in queue.pop(9)] == [(b"b", 2)]
+    assert queue.ack(c) == 1
+
+
+def test_what_is_released_comes_at_once_as_if_never_taken(queue: Queue) -> None:
+    queue.configure(max_attempts=1, backoff="fixed", backoff_ms=LONG_MS)
+    queue.push_many([b"a", b"b"])
+    for _ in range(3):
+        taken = queue.pop(2, ack_ms=LONG_MS)
+        assert [(d.value, d.attempt) for d in taken] == [(b"a", 1), (b"b", 1)]
+        assert queue.release(*taken) == 2
+        assert queue.ack(*taken) == 0
+    assert queue.release(queue.pop(ack_ms=LONG_MS)[0]) == 1
+    assert queue.stats().ready == 2
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(1, 3)])
+def test_what_is_extended_is_held_for_longer(queue: Queue, client: Headwater, part: slice) -> None:
+    queue.push_many([b"0", b"1", b"2", b"3"])
+    taken = queue.pop(4, ack_ms=SHORT_MS)
+    extended = taken[part]
+    assert queue.extend(*extended, ack_ms=LONG_MS) == len(extended)
+    let_pass(client, SHORT_MS)
+    lapsed = [d for d in taken if d not in extended]
+    assert queue.stats().unacked == len(extended)
+    assert queue.ack(*lapsed) == 0
+    assert values(queue.pop(9)) == values(lapsed)
+    assert queue.ack(*extended) == len(extended)
+    assert queue.stats().unacked == 0
+
+
+def test_a_shortened_deadline_counts(queue: Queue, client: Headwater) -> None:
+    queue.push_many([b"0", b"1"])
+    taken = queue.pop(2, ack_ms=LONG_MS)
+    assert queue.extend(taken[0], ack_ms=1) == 1
+    let_pass(client, 2)
+    assert values(queue.pop(9, ack_ms=LONG_MS)) == [b"0"]
+    assert queue.extend(taken[1], ack_ms=LONG_MS) == 1
+    assert queue.ack(*taken) == 1
+
+
+def test_only_a_delivery_that_is_to_be_acknowledged_can_be(queue: Queue) -> None:
+    queue.push(b"v")
+    (taken,) = queue.pop()
+    with pytest.raises(InvalidInput, match="pop with ack_ms="):
+        queue.ack(taken)
+    with pytest.raises(InvalidInput, match="pop with ack_ms="):
+        queue.ack([taken])
+
+
+# ── Attempts and dead letters ────────────────────────────────────────────────────────────────
+
+
+def test_back_off_grows_with_the_attempts(queue: Queue, client: Headwater) -> None:
+    queue.configure(backoff="exponential", backoff_ms=20, longest_backoff_ms=60)
+    queue.push(b"v")
+    for attempt, longest in enumerate((20, 40, 60, 60), 1):
+        (taken,) = until(lambda: queue.pop(ack_ms=LONG_MS))
+        assert taken.attempt == attempt
+        begun = server_ms(client)
+        queue.nack(taken)
+        (item,) = queue.scan()
+        assert item.due_ms is not None
+        assert begun + longest / 2 <= item.due_ms <= server_ms(client) + longest
+
+
+@pytest.mark.parametrize("manner", ["nack", "fail", "lapse"])
+def test_what_failed_together_comes_back_spread_over_half_of_the_rest(
+    queue: Queue, client: Headwater, manner: str
+) -> None:
+    """Each after half of the rest to all of it; no tenth of that time has more than a fifth."""
+    queue.configure(backoff="exponential", backoff_ms=FAR_MS, longest_backoff_ms=FAR_MS)
+    count = 200 if manner == "fail" else 40 * BUNDLE_MESSAGES
+    queue.push_many([b"v"] * count)
+    ack_ms = 1 if manner == "lapse" else LONG_MS
+    begun = server_ms(client)
+    taken = queue.pop(count, ack_ms=ack_ms)
+    assert len(taken) == count
+    if manner == "nack":
+        assert queue.nack(*taken) == count
+    elif manner == "fail":
+        assert queue.fail(*(headwater.Failure(one, ValueError(), 0) for one in taken)) == count
+    else:
+        let_pass(client, 2)
+        assert queue.pop() == []
+    ended = server_ms(client)
+    due = [item.due_ms - begun for item in queue.scan() if item.due_ms is not None]
+    assert len(due) == count
+    assert min(due) >= FAR_MS / 2
+    assert max(due) <= FAR_MS + ended - begun
+    tenths = Counter(min((one - FAR_MS // 2) * 20 // FAR_MS, 9) for one in due)
+    assert len(tenths) == 10
+    assert max(tenths.values()) <= count / 5
+    assert queue.stats().delayed == count
+
+
+def test_a_fixed_back_off_is_the_same_for_all(queue: Queue, client: Headwater) -> None:
+    queue.configure(backoff="fixed", backoff_ms=FAR_MS)
+    queue.push_many([b"v"] * 300)
+    begun = server_ms(client)
+    queue.nack(*queue.pop(300, ack_ms=LONG_MS))
+    ended = server_ms(client)
+    due = [item.due_ms for item in queue.scan()]
+    assert all(begun + FAR_MS <= (one or 0) <= ended + FAR_MS for one in due)
+
+
+def test_a_fixed_back_off_also_follows_a_lapsed_deadline(queue: Queue, client: Headwater) -> None:
+    assert queue.configure(backoff="fixed", backoff_ms=SHORT_MS).backoff_ms == SHORT_MS
+    queue.push(b"v")
+    queue.pop(ack_ms=5)
+    let_pass(client, 6)
+    for _ in range(2):
+        facts = queue.stats()
+        assert (facts.ready, facts.delayed, facts.unacked) == (0, 1, 0)
+        assert [item.value for item in queue.peek(state="delayed")] == [b"v"]
+        assert queue.pop() == []
+    let_pass(client, SHORT_MS)
+    assert [d.attempt for d in queue.pop()] == [2]
+
+
+def test_after_the_last_attempt_a_message_is_a_dead_letter(queue: Queue, client: Headwater) -> None:
+    assert queue.configure(max_attempts=2).max_attempts == 2
+    queue.push_many([b"a", b"b", b"c"], priority=3)
+    queue.nack(*queue.pop(3, ack_ms=LONG_MS))
+    taken = queue.pop(3, ack_ms=SHORT_MS)
+    queue.nack(taken[0])
+    let_pass(client, SHORT_MS)
+    assert queue.stats().dead == 3
+    assert queue.pop(9) == []
+    letters = queue.dead()
+    assert [(x.value, x.attempt, x.priority) for x in letters] == [
+        (b"a", 2, 3),
+        (b"b", 2, 3),
+        (b"c", 2, 3),
+    ]
+    assert queue.ack(*taken) == 0
+    assert queue.discard([letters[1]]) == 1
+    assert queue.discard([letters[1]]) == 0
+    assert queue.redrive([letters[2]]) == 1
+    assert [(d.value, d.attempt) for d in queue.pop(9)] == [(b"c", 1)]
+    assert queue.redrive() == 1
+    assert values(queue.pop(9)) == [b"a"]
+    assert (queue.dead(), queue.redrive(), queue.discard()) == ([], 0, 0)
+
+
+def test_dead_letters_go_in_any_number(queue: Queue) -> None:
+    queue.configure(max_attempts=1)
+    for at in (0, 3000):
+        queue.push_many([b"%d" % i for i in range(at, at + 3000)])
+    queue.nack(*queue.pop(6000, ack_ms=LONG_MS))
+    assert len(queue.dead(10_000)) == 6000
+    assert queue.redrive(count=5) == 5
+    assert values(queue.pop(9)) == [b"%d" % i for i in range(5)]
+    assert queue.discard(count=95) == 95
+    assert queue.redrive() == 5900
+    assert queue.stats().ready == 5900
+
+
+def test_a_message_that_used_up_its_attempts_says_so(queue: Queue) -> None:
+    queue.configure(max_attempts=1)
+    queue.push_many([b"rejected", b"buried"])
+    rejected, buried = queue.pop(2, ack_ms=LONG_MS)
+    queue.nack(rejected)
+    queue.bury(buried)
+    causes = {letter.value: letter.cause for letter in queue.dead()}
+    assert causes == {b"rejected": Cause("", "attempts used up"), b"buried": None}
+
+
+# ── A delayed message that is promoted is delivered now; nothing else changes ────────────────────
+
+
+@pytest.fixture
+def delayed_queue(client: Headwater, name: str) -> Queue:
+    """A queue with three delayed messages, and one that rests after a failed attempt."""
+    found = client.queue(name)
+    found.push(b"failed")
+    found.nack(*found.pop(1, ack_ms=FAR), delay_ms=FAR)
+    found.push_many([b"a", b"b", b"c"], delay_ms=FAR)
+    return found
+
+
+def test_promoted_messages_are_delivered_and_the_others_wait(delayed_queue: Queue) -> None:
+    waiting = {item.value: item for item in delayed_queue.peek(9, state="delayed")}
+    assert delayed_queue.promote([waiting[b"b"], waiting[b"failed"].id]) == 2
+    assert delayed_queue.promote([waiting[b"b"].id]) == 0, "it is ready by now"
+    found = delayed_queue.pop(9, ack_ms=FAR)
+    assert sorted((one.value, one.attempt) for one in found) == [(b"b", 1), (b"failed", 2)]
+    assert (delayed_queue.stats().delayed, delayed_queue.stats().unacked) == (2, 2)
+    assert delayed_queue.promote([waiting[b"a"].place, waiting[b"c"].place]) == 2
+    assert delayed_queue.stats().ready == 2
+
+
+def test_what_a_consumer_holds_is_released_by_its_place(delayed_queue: Queue) -> None:
+    delayed_queue.promote(delayed_queue.peek(1, state="delayed"))
+    (held,) = delayed_queue.pop(1, ack_ms=FAR)
+    (seen,) = delayed_queue.peek(1, state="unacked")
+    assert delayed_queue.release(seen.place) == 1
+    assert delayed_queue.ack(held) == 0
+    assert delayed_queue.stats().ready == 1
+
+
+def test_what_names_no_message_is_refused(delayed_queue: Queue) -> None:
+    for wrong in ("17", [17], ["a"]):
+        with pytest.raises(InvalidInput):
+            delayed_queue.promote(wrong)  # type: ignore[arg-type]
+    assert delayed_queue.promote([]) == delayed_queue.promote(["17"]) == 0
+
+
+# ── Looking at a queue without taking anything: peek and scan, in every state ────────────────────
+
+# ── Peek ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("count", [1, 2, 10])
+def test_a_due_message_hides_no_delayed_one_behind_it(
+    queue: Queue, client: Headwater, count: int
+) -> None:
+    for _ in range(3):
+        queue.push(b"due", delay_ms=1)
+    queue.push_many([b"late-1", b"late-2"], delay_ms=LONG_MS)
+    let_pass(client, 2)
+    assert values(queue.peek(count, state="delayed")) == [b"late-1", b"late-2"][:count]
+    assert values(queue.peek(count)) == [b"due"] * min(count, 3)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_delayed_messages_come_by_time_whether_they_were_tried_or_not(
+    queue: Queue, count: int
+) -> None:
+    queue.push(b"failed")
+    queue.push(b"1", delay_ms=LONG_MS)
+    queue.push(b"3", delay_ms=3 * LONG_MS)
+    assert queue.nack(*queue.pop(ack_ms=LONG_MS), delay_ms=2 * LONG_MS) == 1
+    assert values(queue.peek(count, state="delayed")) == [b"1", b"failed", b"3"][:count]
+
+
+@pytest.mark.parametrize("count", [1, 2, 10])
+def test_a_message_that_lapsed_hides_no_unacked_one_behind_it(
+    queue: Queue, client: Headwater, count: int
+) -> None:
+    queue.push_many([b"held-2", b"held-1", b"lapsed"])
+    for ack_ms in (2 * LONG_MS, LONG_MS, 1):
+        queue.pop(ack_ms=ack_ms)
+    let_pass(client, 2)
+    assert values(queue.peek(count, state="unacked")) == [b"held-1", b"held-2"][:count]
+    assert values(queue.peek(count)) == [b"lapsed"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_unacked_messages_come_by_their_own_deadlines(queue: Queue, count: int) -> None:
+    queue.push_many([b"1", b"4", b"2", b"3"])
+    first = queue.pop(2, ack_ms=LONG_MS)
+    queue.pop(2, ack_ms=2 * LONG_MS)
+    assert queue.extend(first[1], ack_ms=3 * LONG_MS) == 1
+    assert values(queue.peek(count, state="unacked")) == [b"1", b"2", b"3"][:count]
+
+
+@pytest.mark.damages
+def test_a_damaged_message_hides_no_ready_one_behind_it(connect: Connect, name: str) -> None:
+    hw = connect("plain-sync")
+    hw.store.command("RPUSH", f"hw:q:{{{name}}}:ready:0", b"not a message")
+    hw.queue(name).push_many([b"1", b"2"])
+    assert values(hw.queue(name).peek(1)) == [b"1"]
+
+
+def test_a_peek_shows_released_messages_before_new_ones(queue: Queue, client: Headwater) -> None:
+    queue.push_many([b"failed", b"released", b"new"])
+    failed, released = queue.pop(2, ack_ms=LONG_MS)
+    let_pass(client, 2)
+    queue.nack(failed)
+    let_pass(client, 2)
+    queue.release(released)
+    expected = [b"failed", b"released", b"new"]
+    assert values(queue.peek()) == expected
+    assert [delivery.value for delivery in queue.pop(3)] == expected
+
+
+@pytest.mark.parametrize("count", [1, 2, 10])
+def test_dead_letters_come_by_the_time_at_which_they_were_given_up(
+    queue: Queue, client: Headwater, count: int
+) -> None:
+    queue.configure(max_attempts=1)
+    for priority in (3, 0, 7):
+        queue.push(b"%d" % priority, priority=priority)
+        (taken,) = queue.pop(ack_ms=1 if priority == 7 else LONG_MS)
+        if priority != 7:
+            queue.nack(taken)
+        let_pass(client, 2)
+    assert values(queue.peek(count, state="dead")) == [b"3", b"0", b"7"][:count]
+
+
+# ── Scan ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_scan_sees_every_message_once_in_its_state(queue: Queue) -> None:
+    queue.configure(max_attempts=1)
+    expected: dict[bytes, tuple[str, int]] = {}
+    for priority in (0, 7):
+        for state, delay_ms in (("dead", 0), ("unacked", 0), ("delayed", LONG_MS), ("ready", 0)):
+            some = [f"{state}-{priority}-{i}".encode() for i in range(1100)]
+            expected |= dict.fromkeys(some, (state, priority))
+            queue.push_many(some, delay_ms=delay_ms, priority=priority)
+            if state in ("dead", "unacked"):
+                taken = queue.pop(1100, ack_ms=LONG_MS)
+                assert [delivery.value for delivery in taken] == some
+                if state == "dead":
+                    queue.nack(*taken)
+    found = list(queue.scan())
+    assert {item.value: (item.state, item.priority) for item in found} == expected
+    assert len(found) == len(expected)
+    only = [item for item in found if item.state == "unacked"]
+    assert sorted(queue.scan("unacked"), key=lambda x: x.id) == sorted(only, key=lambda x: x.id)
+    facts = queue.stats()
+    assert (facts.ready, facts.delayed, facts.unacked, facts.dead) == (2200,) * 4
+    with pytest.raises(InvalidInput, match="no state 'gone'"):
+        queue.peek(state="gone")  # type: ignore[arg-type]
+
+
+def test_a_scan_misses_nothing_that_stays_while_others_are_taken(queue: Queue) -> None:
+    queue.push_many([b"%d" % i for i in range(4000)])
+    scan = queue.scan("ready")
+    seen = {next(scan).value}
+    queue.pop(900)
+    queue.push_many([b"new"] * 50)
+    seen |= {item.value for item in scan}
+    assert {b"%d" % i for i in range(900, 4000)} <= seen

@@ -13,7 +13,7 @@ from headwater.queue import moving
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import Spot, page
 from headwater.queue.replies import open_bundle
-from tests.support.queues import LONG_MS, ask_for, ready_bundles, values
+from tests.support.queue_books import LONG_MS, ask_for, ready_bundles, values
 from tests.support.watch import let_pass
 
 Connect: TypeAlias = Callable[[str], Headwater]

@@ -12,7 +12,7 @@ import pytest
 from headwater import Headwater, Queue
 from headwater.kernel.instrument import installed
 from tests.support.instruments import Recorder
-from tests.support.queues import LONG_MS, SHORT_MS, ask_for, ready_bundles, values
+from tests.support.queue_books import LONG_MS, SHORT_MS, ask_for, ready_bundles, values
 from tests.support.servers import until
 from tests.support.watch import let_pass
 

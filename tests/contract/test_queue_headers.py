@@ -11,16 +11,11 @@ import pytest
 import headwater
 from headwater import Headwater, InvalidInput, Queue, ReusedSequence
 from headwater.queue.keys import queue_key
-from tests.support.queues import LONG_MS, ask_for, ready_bundles
+from tests.support.queue_books import LONG_MS, ask_for, ready_bundles
 from tests.support.servers import until
 from tests.support.watch import let_pass
 
 Pushed = list[tuple[bytes, dict[str, bytes]]]
-
-
-@pytest.fixture
-def queue(client: Headwater, name: str) -> Queue:
-    return client.queue(name)
 
 
 def some(count: int) -> Pushed:

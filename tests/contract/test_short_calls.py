@@ -19,12 +19,6 @@ FAR = 10**8
 SERVED = 64
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
 @pytest.fixture
 def raw(server: Server) -> Iterator[redis.Redis]:
     with server.client() as raw:

@@ -115,10 +115,7 @@ class StagingMachine(RuleBasedStateMachine):
         assert at == self.done[producer][sequence]
 
     @rule(
-        producer=PRODUCERS,
-        names=CHOICES,
-        step=st.sampled_from([0, 1, 1]),
-        calls=st.integers(1, 6),
+        producer=PRODUCERS, names=CHOICES, step=st.sampled_from([0, 1, 1]), calls=st.integers(1, 6)
     )
     def stop_in_a_publish(self, producer: str, names: list[str], step: int, calls: int) -> None:
         """Do so many calls of a publish, and never come back to it."""

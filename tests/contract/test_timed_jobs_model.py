@@ -17,8 +17,7 @@ from headwater.timed.jobs import TimedJob, every_plan
 from headwater.timed.states import JobState, Missed, Overlap, TimedStep, decode_record
 from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.stores import Stores
-from tests.support.timed import START_MS
-from tests.support.timed_checker import HistoryChecker, Note
+from tests.support.timed import START_MS, HistoryChecker, Note
 
 LEASE_MS = 30_000
 INTERVAL_MS = 20_000

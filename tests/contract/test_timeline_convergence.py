@@ -16,8 +16,7 @@ from headwater.timeline.records import NO_HORIZON, kept, merge, shown
 from headwater.timeline.walker import Walker
 from tests.support import blocking
 from tests.support.examples import MODEL_SETTINGS, patient
-from tests.support.farms import Replica, one_each, replicas
-from tests.support.roshi import roshi_keeps
+from tests.support.farms import Replica, one_each, replicas, roshi_keeps
 from tests.support.servers import Server, redis_binary
 
 KEY = b"k"

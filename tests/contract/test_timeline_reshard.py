@@ -5,22 +5,28 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwater import AllReplicasFailed, QuorumFailed
+from headwater import AllReplicasFailed, InvalidInput, QuorumFailed, ReshardRefused
+from headwater.timeline import Farm, walker
 from headwater.timeline.cluster import Cluster
 from headwater.timeline.pool import Pool
-from headwater.timeline.resharding import ReshardResult
+from headwater.timeline.resharding import Estimate, ReshardResult
+from headwater.timeline.walker import WalkProgress
+from tests.support.commands import run
 from tests.support.farms import Replica
 from tests.support.resharding import (
     KEYS,
     assert_lies,
+    begin,
     farm_of,
     fill,
     open_farm,
     reshard,
+    stop_behind,
     truth,
 )
 
@@ -177,3 +183,161 @@ def test_a_farm_that_does_not_serve_where_it_went_is_an_error(eight: list[Replic
             farm.insert([("k", 2.0, "m")])
         with pytest.raises(AllReplicasFailed):
             farm.select(["k"])
+
+
+# ── A move can be stopped, continued, given up and estimated; what would do harm is refused ──────
+
+
+def test_a_move_that_was_stopped_is_gone_on_with(eight: list[Replica]) -> None:
+    before, after = farm_of(eight, "0"), farm_of(eight, "1")
+    with Farm.open(before) as farm:
+        fill(farm, random.Random(4))
+    expected = truth(eight, before)
+    stop_behind(before, after, 1)
+    assert 0 < len(eight[1].client.keys()) < len(eight[0].client.keys())
+    with pytest.raises(ReshardRefused, match="under way"):
+        reshard(before, farm_of(eight, "2"))
+    reshard(before, after)
+    assert_lies(eight, after, expected)
+
+
+@pytest.mark.parametrize("forgotten", [True, False], ids=["abort-with-state", "abort-without"])
+def test_a_move_is_not_gone_on_with_where_another_was(
+    eight: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forgotten: bool
+) -> None:
+    monkeypatch.setattr(walker, "POOL", 10)
+    monkeypatch.setattr(walker, "STEP", 5)
+    before, after = farm_of(eight, "0"), farm_of(eight, "2")
+    state = tmp_path / "move.json"
+    with Farm.open(before) as farm:
+        fill(farm, random.Random(6))
+    expected = truth(eight, before)
+    stop_behind(before, farm_of(eight, "1"), 40, state)
+    words = {"state": state} if forgotten else {}
+    reshard(before, farm_of(eight, "1"), lambda resharder: resharder.abort(), **words)
+    assert state.exists() != forgotten
+    moved: ReshardResult = reshard(before, after, state=state)
+    assert moved.repaired.keys == len(KEYS)
+    assert_lies(eight, after, expected)
+    assert not state.exists()
+
+
+def test_a_move_with_a_state_is_gone_on_with_where_it_was(
+    eight: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(walker, "POOL", 10)
+    monkeypatch.setattr(walker, "STEP", 5)
+    before, after = farm_of(eight, "0"), farm_of(eight, "1")
+    with Farm.open(before) as farm:
+        fill(farm, random.Random(6))
+    expected = truth(eight, before)
+    secret = after.replace("unix://", "unix://default:secret@")
+    state = tmp_path / "move.json"
+    stop_behind(before, secret, 40, state)
+    assert "secret" not in state.read_text()
+    told: list[WalkProgress] = []
+    reshard(before, secret, tell=told.append, state=state)
+    assert told[0].repaired.keys > 20
+    assert_lies(eight, after, expected)
+
+
+def test_a_file_that_is_no_state_is_refused_before_anything_is_changed(
+    eight: list[Replica], tmp_path: Path
+) -> None:
+    before, after = farm_of(eight, "0"), farm_of(eight, "1")
+    state = tmp_path / "other.json"
+    state.write_text("something else")
+    with Farm.open(before) as farm:
+        farm.insert([("k", 1.0, "m")])
+    with pytest.raises(InvalidInput, match="not the state"):
+        reshard(before, after, state=state)
+    assert set(eight[0].client.scan_iter()) == {b"k+"}
+    reshard(before, after, begin)
+    with pytest.raises(InvalidInput, match="not the state"):
+        reshard(before, after, lambda resharder: resharder.abort(), state=state)
+    assert state.read_text() == "something else"
+
+
+def test_a_refused_move_tells_of_the_other_without_its_password(eight: list[Replica]) -> None:
+    before, after = farm_of(eight, "0"), farm_of(eight, "1")
+    with Farm.open(before) as farm:
+        farm.insert([("k", 1.0, "m")])
+    reshard(before, after.replace("unix://", "unix://default:secret@"), begin)
+    with pytest.raises(ReshardRefused) as refused:
+        reshard(before, farm_of(eight, "2"))
+    assert f"a move to {after!r} is under way" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_move_can_be_given_up(eight: list[Replica]) -> None:
+    before, after = farm_of(eight, "01"), farm_of(eight, "012")
+    with Farm.open(before) as farm:
+        fill(farm, random.Random(5))
+        expected = truth(eight, before)
+        with pytest.raises(ReshardRefused, match="no move"):
+            reshard(before, after, lambda resharder: resharder.abort())
+        reshard(before, after, begin)
+        reshard(before, after, lambda resharder: resharder.abort())
+        farm.select(KEYS)
+        assert_lies(eight, before, expected)
+        eight[2].client.flushdb()
+        reshard(before, after)
+        assert_lies(eight, after, expected)
+
+
+def test_what_would_do_harm_is_refused_before_anything_is_changed(eight: list[Replica]) -> None:
+    before = farm_of(eight, "0")
+    with Farm.open(before) as farm:
+        farm.insert([("k", 1.0, "m")])
+    eight[1].client.set("something", "else")
+    with pytest.raises(ReshardRefused, match="empty it"):
+        reshard(before, farm_of(eight, "1"))
+    with pytest.raises(ReshardRefused, match="all instances"):
+        reshard(before, f"{before};127.0.0.1:1")
+    assert set(eight[0].client.scan_iter()) == {b"k+"}
+
+
+def test_a_dry_run_estimates_and_changes_nothing(eight: list[Replica]) -> None:
+    before = farm_of(eight, "01")
+    with Farm.open(before) as farm:
+        farm.insert([(key, 1.0, "m") for key in KEYS])
+    estimate: Estimate = reshard(before, farm_of(eight, "2"), lambda r: r.estimate())
+    assert estimate == Estimate(len(KEYS), len(KEYS), 1.0, len(KEYS) / 1_000_000)
+    assert reshard(before, before, lambda r: r.estimate()).copied == 0
+    some: Estimate = reshard(before, farm_of(eight, "012"), lambda r: r.estimate())
+    assert 0 < some.copied < len(KEYS)
+    assert not eight[0].client.exists("hw:{timelines}")
+
+
+def test_an_estimate_sees_timelines_wherever_its_sample_begins(
+    eight: list[Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, end, client = farm_of(eight, "0"), 2**32 - 1, eight[0].client
+    with Farm.open(before) as farm:
+        farm.insert([(key, 1.0, "m") for key in KEYS])
+    # Nothing is left where a scan from the end looks.
+    gone = client.scan(end, count=1000)[1]
+    if gone:
+        client.delete(*gone)
+    left = len(KEYS) - len(gone)
+    assert left > 0
+    assert client.scan(end, count=1000)[1] == []
+    monkeypatch.setattr(random.Random, "getrandbits", lambda _self, _bits: end)
+    estimate: Estimate = reshard(before, farm_of(eight, "1"), lambda r: r.estimate())
+    assert (estimate.copied, estimate.share) == (left, 1.0)
+
+
+def test_the_command_moves_and_tells(eight: list[Replica]) -> None:
+    before, after = farm_of(eight, "0"), farm_of(eight, "1")
+    with Farm.open(before) as farm:
+        farm.insert([(key, 1.0, "m") for key in KEYS])
+    words = ["timeline", "reshard", "--instances", before, "--to", after]
+    dry = run(None, *words, "--dry-run")
+    assert dry.out == "about 60 timelines to compare, about 60 of them to copy (100%), about 0 s\n"
+    assert run(None, *words, "--dry-run", "--abort").code == 1
+    assert run(None, *words, "--abort").code == 1
+    moved = run(None, *words, "--rate", "100000")
+    assert moved.code == 0
+    assert moved.out.startswith("compared 60 timelines, copied 60 elements, cleaned 0")
+    assert "is no longer used" in moved.out
+    assert run(None, *words, "--json").row["keys"] == 0

@@ -19,9 +19,8 @@ from hypothesis.stateful import (
 
 from headwater import Headwater, TopicMessage
 from headwater.log.handles import Start
-from tests.support.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.examples import FORMS, KINDS, MODEL_SETTINGS, everywhere, meant, patient, span_of
 from tests.support.groups import FAR
-from tests.support.spellings import FORMS, KINDS, meant, span_of
 from tests.support.watch import let_pass
 
 PARTITIONS = 3

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import headwater
-from headwater import Headwater, Stream, TopicWithInfo, WithInfo
+from headwater import (
+    Headwater,
+    InvalidInput,
+    ReusedSequence,
+    Stream,
+    TopicWithInfo,
+    WithInfo,
+)
+from headwater.log.keys import nodes_key, stream_key
+from headwater.log.node import FLAGS_AT, HAS_HEADERS
 from tests.support.entries import entries, offsets
-from tests.support.round_trips import RoundTrips
-from tests.support.servers import until
+from tests.support.groups import FAR
+from tests.support.scrubbed import assert_sound
+from tests.support.servers import Server, until
+from tests.support.waking import wait_for_members
+from tests.support.watch import RoundTrips, let_pass
 
 
 def test_a_read_tells_the_bounds_of_its_stream(stream: Stream) -> None:
@@ -98,3 +113,200 @@ def test_a_blocked_reader_that_is_woken_has_the_bounds_too(
         writer.stream(name).write("a", b"1")
         thread.join(60)
     assert [(offsets(one.messages), one.first, one.last) for one in found] == [([1], 1, 1)]
+
+
+# ── Headers of messages come back with them, by every way in and every way out of the log ────────
+
+
+Row = tuple[str, bytes, dict[str, bytes]]
+MAP = pa.map_(pa.string(), pa.binary())
+STRUCTS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+def rows(count: int, first: int = 1) -> list[Row]:
+    """Make rows of which every third has no headers."""
+    headers = {"traceparent": b"00-0af7651916cd43dd8448eb211c80319c-01", "content-type": b"json"}
+    return [
+        (tag, value, {**headers, "n": b"%d" % i} if i % 3 else {})
+        for i, (tag, value) in enumerate(entries(count, first), first)
+    ]
+
+
+def as_rows(messages: Iterable[Any]) -> list[Row]:
+    return [(m.tag, m.value, m.headers) for m in messages if m is not None]
+
+
+def found_in(stream: Stream, offset: int = 1) -> list[Row]:
+    return as_rows(stream.read(offset, 10_000))
+
+
+def table(given: list[Row], kind: pa.DataType) -> pa.Table:
+    tags, values, headers = zip(*given, strict=True)
+    column: Any = [list(one.items()) for one in headers]
+    if kind == STRUCTS:
+        column = [[{"key": n, "value": v} for n, v in one] or None for one in column]
+    return pa.table({"tag": tags, "value": values, "headers": pa.array(column, kind)})
+
+
+def publish(stream: Stream, given: list[Row]) -> None:
+    stream.stage(table(given, MAP), "x")
+    stream.publish("x", producer="p", sequence=1)
+
+
+WAYS: dict[str, Callable[[Stream, list[Row]], object]] = {
+    "write": lambda stream, given: [stream.write(t, v, headers=h) for t, v, h in given[:20]],
+    "write_many": lambda stream, given: stream.write_many(given),
+    "maps": lambda stream, given: stream.append(table(given, MAP)),
+    "structs": lambda stream, given: stream.append(table(given, STRUCTS)),
+    "publish": publish,
+}
+
+
+@pytest.mark.parametrize("size", [5, 60, 1600])
+@pytest.mark.parametrize("way", WAYS)
+def test_headers_come_back_by_every_way(
+    stream: Stream, client: Headwater, way: str, size: int
+) -> None:
+    given = rows(size)
+    WAYS[way](stream, given)
+    given = given[:20] if way == "write" else given
+    assert found_in(stream) == given
+    assert as_rows(stream.group("g").read(10_000)) == given
+    for _ in "before", "after":
+        scanned = [row for batch in stream.scan(headers=True) for row in batch.to_pylist()]
+        assert [(r["tag"], r["value"], dict(r["headers"])) for r in scanned] == given
+        assert "headers" not in next(iter(stream.scan())).schema.names
+        stream.seal()
+    assert found_in(client.stream(stream.name)) == given
+    if way == "publish":
+        assert_sound(client, stream.name)
+
+
+def test_a_message_without_headers_has_the_shared_empty_ones(stream: Stream) -> None:
+    stream.write("t", b"1")
+    stream.write("t", b"1", headers={})
+    stream.write_many([("t", b"1"), ("t", b"2", None)])
+    found = [message for message in stream.read(1, 9) if message]
+    assert len({id(message.headers) for message in found}) == 1
+    assert all(message.headers == {} for message in found)
+    assert {type(message) for message in found} == {headwater.Message}
+
+
+def test_rewritten_nodes_keep_headers(client: Headwater, stream: Stream) -> None:
+    given = rows(2600)
+    stream.write_many(entries(500))
+    stream.write_many(given)
+    client.keep(stream.name)
+    assert found_in(stream, 501) == given
+    stream.compact()
+    last_of_tags = {row[0]: row for row in given}
+    assert sorted(found_in(stream), key=str) == sorted(last_of_tags.values(), key=str)
+    stream.write_many(rows(30))
+    stream.evict(3102)
+    assert found_in(stream, 3103) == rows(30)[2:]
+
+
+def test_only_nodes_with_headers_have_the_column(own: Server) -> None:
+    with headwater.connect(own.url) as hw, own.client() as admin:
+        stream = hw.stream("mixed")
+        given: list[Row] = [(tag, value, {}) for tag, value in entries(3000)]
+        given[1500] = ("t", b"1", {"a": b"1"})
+        stream.write_many(given)
+        blobs = admin.hgetall(nodes_key(stream_key("mixed")))
+        headed = {base for base, blob in blobs.items() if blob[FLAGS_AT] & HAS_HEADERS}
+        assert headed == {b"1001"}
+        assert found_in(stream) == given
+
+
+def test_a_blocked_member_gets_headers(stream: Stream, pool: ThreadPoolExecutor) -> None:
+    group = stream.group("g")
+    group.read(0)
+    for given in ({"a": b"1"}, {"a": b"x" * 4000}):
+        waiting = pool.submit(group.read, 1, block_ms=20_000, ack_ms=FAR)
+        wait_for_members(group, 1)
+        stream.write("t", b"value", headers=given)
+        assert as_rows(waiting.result(60)) == [("t", b"value", given)]
+    reading = pool.submit(stream.read, 3, 1, block_ms=20_000)
+    stream.write("t", b"value", headers={"b": b"2"})
+    assert as_rows(reading.result(60)) == [("t", b"value", {"b": b"2"})]
+
+
+def test_dead_letters_keep_headers_and_so_does_a_redrive(client: Headwater, stream: Stream) -> None:
+    given = rows(12)
+    stream.write_many(given)
+    group = stream.group("g", dead_letters=True)
+    group.read(12, ack_ms=FAR, expire_ms=1)
+    let_pass(client, 1)
+    assert group.bury() == 12
+    assert as_rows(group.dead()) == given
+    assert found_in(client.stream(f"{stream.name}.g.dead")) == given
+    group.redrive()
+    assert as_rows(group.read(12, ack_ms=FAR)) == given
+
+
+def test_messages_of_topics_and_typed_messages_have_headers(client: Headwater, name: str) -> None:
+    topic: Any = client.topic(name, partitions=2, codec="json")
+    topic.write("t", {"n": 1}, headers={"a": "1"})
+    topic.write_many([("t", [2], {"a": "2"}), ("t", 3)])
+    found = topic.group("g").read(10)
+    assert [(m.data, m.headers) for m in found] == [
+        ({"n": 1}, {"a": b"1"}),
+        ([2], {"a": b"2"}),
+        (3, {}),
+    ]
+    plain = client.topic(name).group("h").read(10)
+    assert [m.headers for m in plain] == [{"a": b"1"}, {"a": b"2"}, {}]
+    scanned = [row for batch in topic.scan(headers=True) for row in batch.to_pylist()]
+    assert [dict(row["headers"]) for row in scanned] == [{"a": b"1"}, {"a": b"2"}, {}]
+
+
+def test_messages_that_were_read_are_copied_with_their_headers(
+    client: Headwater, stream: Stream
+) -> None:
+    given = rows(20)
+    stream.write_many(given)
+    copy = client.stream(f"{stream.name}-copy")
+    copy.write_many(message for message in stream.read(1, 20) if message)
+    assert found_in(copy) == given
+
+
+def test_a_repeat_has_the_same_headers(stream: Stream) -> None:
+    at = stream.write_many([("t", b"1", {"a": b"1", "b": b"2"})], producer="p", sequence=1)
+    assert stream.write_many([("t", b"1", {"b": b"2", "a": b"1"})], producer="p", sequence=1) == at
+    for other in ({"a": b"1"}, {"a": b"1", "b": b"3"}, None):
+        with pytest.raises(ReusedSequence):
+            stream.write_many([("t", b"1", other)], producer="p", sequence=1)
+
+
+@pytest.mark.parametrize("given", [{"hw.mine": b""}, {"": b""}, {"a": bytes(4096)}, [("a", b"")]])
+def test_what_is_refused_is_not_sent(stream: Stream, given: Any) -> None:
+    for write in (
+        lambda: stream.write("t", b"1", headers=given),
+        lambda: stream.write_many([("t", b"1"), ("t", b"2", given)]),
+    ):
+        with pytest.raises(InvalidInput, match="header"):
+            write()
+    assert stream.info().last == 0
+
+
+@pytest.mark.parametrize(
+    "entry", ["abc", b"abc", ("t",), ("t", b"1", {}, 4), 7, ("t", b"1", "x")], ids=repr
+)
+def test_an_entry_of_another_form_is_refused(stream: Stream, entry: Any) -> None:
+    with pytest.raises(InvalidInput):
+        stream.write_many([("t", b"1"), entry])
+
+
+def test_a_column_of_another_type_is_refused(stream: Stream) -> None:
+    for column in (pa.array([b"a"]), pa.array([[1, 2]]), pa.array([{"a": 1}])):
+        with pytest.raises(InvalidInput, match="headers must be map"):
+            stream.append(pa.table({"tag": ["t"], "value": [b"1"], "headers": column}))
+    twice = pa.array([[("a", b"1"), ("a", b"2")]], MAP)
+    with pytest.raises(InvalidInput, match="two headers of one name"):
+        stream.append(pa.table({"tag": ["t"], "value": [b"1"], "headers": twice}))

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 import headwater
 from headwater.store import embedded
 from headwater.store.store import Store
-from tests.support.consumer_processes import ConsumerProcesses
-from tests.support.consumers import create_tables
+from tests.support.consumers import ConsumerProcesses, create_tables
+from tests.support.failing_calls import FailingServer
 from tests.support.zygote import Zygote
 
 
@@ -40,6 +40,13 @@ def members() -> Iterator[Zygote]:
     """A process that forks consumers and workers."""
     with Zygote("tests.support.members") as members:
         yield members
+
+
+@pytest.fixture(scope="module")
+def failing() -> Iterator[FailingServer]:
+    """A server on which calls of functions fail."""
+    with FailingServer() as server:
+        yield server
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -76,9 +76,7 @@ def test_a_second_signal_ends_at_once_and_returns_everything(app: NotingApp) -> 
         assert app.waiting() == dict.fromkeys(PARTS, 5)
 
 
-def test_when_the_runner_is_killed_its_processes_end_and_return_everything(
-    app: NotingApp,
-) -> None:
+def test_when_the_runner_is_killed_its_processes_end_and_return_everything(app: NotingApp) -> None:
     app.shut()
     app.write(values(40))
     with app.running("--workers", "2", "--drain", "100ms") as program:

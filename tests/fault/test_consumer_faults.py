@@ -15,13 +15,23 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from headwater import Headwater, Message
+from headwater import Headwater, LostFuture, Message
 from headwater.outbox import write_reset
 from headwater.sql.engines import open_engine
 from tests.support.blocking import Loop
-from tests.support.consumer_processes import ConsumerProcesses
-from tests.support.consumers import Desk, applied, effects, numbers, running, writes
-from tests.support.entries import entries
+from tests.support.consumer_letters import noted
+from tests.support.consumers import (
+    ConsumerProcesses,
+    Desk,
+    applied,
+    drain,
+    effects,
+    numbers,
+    running,
+    writes,
+)
+from tests.support.entries import entries, pairs
+from tests.support.forwarder import Forwarder
 from tests.support.postgres import Postgres
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
@@ -92,11 +102,7 @@ def test_a_reset_is_applied_once_wherever_its_consumer_dies(
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_two_processes_of_one_name_may_die_at_any_moment(
-    consumers: ConsumerProcesses,
-    engine: sa.Engine,
-    hw: Headwater,
-    name: str,
-    seed: int,
+    consumers: ConsumerProcesses, engine: sa.Engine, hw: Headwater, name: str, seed: int
 ) -> None:
     """Retention goes as far as it may meanwhile: a gap would end them with an error."""
     dice = random.Random(seed)
@@ -156,10 +162,7 @@ def test_the_store_may_be_killed_and_come_back(
 def test_a_consumer_can_be_stopped_while_the_store_is_away(
     manner: str, database_url: str, name: str, loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with (
-        Server(fsync="always") as server,
-        desk_of(manner, server.url, database_url, loop) as desk,
-    ):
+    with Server(fsync="always") as server, desk_of(manner, server.url, database_url, loop) as desk:
         with running(desk.consumer("c", name)):
             server.kill()
             until(lambda: logged(caplog))
@@ -263,3 +266,205 @@ def test_many_consumers_of_one_name_in_one_process_apply_everything_once(
             until(applied(desk.engine, 600), 60)
         writer.join()
         assert desk.effects("c") == numbers(1, 600)
+
+
+# ── Dead letters of consumers that are killed: each is written once, and has its effect once ─────
+
+
+@pytest.mark.parametrize("step", ["given up", "buried", "begun", "moved", "in the handler"])
+def test_a_letter_is_written_once_wherever_its_consumer_dies(
+    consumers: ConsumerProcesses,
+    manner: str,
+    engine: sa.Engine,
+    hw: Headwater,
+    name: str,
+    step: str,
+) -> None:
+    hw.stream(name).write_many(entries(12))
+    order = {"manner": manner, "guilty": [4, 5, 9], "on_error": "skip", "attempts": 1}
+    times = 2 if step in ("given up", "buried") else 5
+    assert consumers.run(step=step, times=times, **order) == -signal.SIGKILL
+    going_on = consumers.start(**order)
+    until(applied(engine, 9))
+    grave = hw.stream(f"{name}.c.sql-dead")
+    until(lambda: grave.info().last == 3)
+    assert consumers.end(going_on) == 0
+    assert effects(engine, "c") == [1, 2, 3, 6, 7, 8, 10, 11, 12]
+    assert pairs(grave.read(1, 100)) == [entries(1, offset)[0] for offset in (4, 5, 9)]
+
+
+@pytest.mark.parametrize("step", ["given up", "buried"])
+def test_a_message_whose_letter_was_written_before_a_kill_has_its_effect_once(
+    consumers: ConsumerProcesses,
+    manner: str,
+    engine: sa.Engine,
+    hw: Headwater,
+    name: str,
+    step: str,
+) -> None:
+    hw.stream(name).write_many(entries(12))
+    order = {"manner": manner, "on_error": "skip", "attempts": 1}
+    dying = consumers.start(step=step, times=2, guilty=[4, 5], **order)
+    assert consumers.wait(dying) == -signal.SIGKILL
+    # A redrive before the consumer has retried the message leaves it to that.
+    assert consumers.run(act="redrive", **order) == 0
+    assert effects(engine, "c") == [1, 2, 3, 4]
+    going_on = consumers.start(**order)
+    until(applied(engine, 12))
+    assert consumers.end(going_on) == 0
+    assert consumers.run(act="redrive", **order) == 0
+    assert effects(engine, "c") == [1, 2, 3, 4, *numbers(5, 12)]
+    assert hw.stream(f"{name}.c.sql-dead").info().length == 0
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("begun", "moved", "committed")),
+        *("handled", "buried"),
+    ],
+)
+@pytest.mark.parametrize("times", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 3))])
+def test_redrives_at_once_apply_each_letter_once_wherever_one_died(
+    consumers: ConsumerProcesses,
+    manner: str,
+    engine: sa.Engine,
+    hw: Headwater,
+    name: str,
+    step: str,
+    times: int,
+) -> None:
+    hw.stream(name).write_many(entries(12))
+    order = {"manner": manner, "on_error": "skip", "attempts": 1}
+    letters = list(range(1, 12, 2))
+    giving_up = consumers.start(guilty=letters, **order)
+    until(lambda: hw.stream(name).info().readers == {"consumer:c": 13})
+    assert consumers.end(giving_up) == 0
+    # Alone, so that it comes to its step for certain; it fails on every other letter.
+    failing = {"act": "redrive", "guilty": letters[::2], **order}
+    assert consumers.run(step=step, times=times, **failing) == -signal.SIGKILL
+    # One redrive fails on what another one applies at the same time.
+    at_once = [consumers.start(**failing), consumers.start(act="redrive", **order)]
+    assert [consumers.wait(pid) for pid in at_once] == [0, 0]
+    grave = hw.stream(f"{name}.c.sql-dead")
+    for _ in range(3):
+        assert consumers.run(act="redrive", **order) == 0
+    assert grave.info().length == 0
+    assert sorted(effects(engine, "c")) == numbers(1, 12)
+
+
+@pytest.mark.parametrize(("step", "left"), [("dropped", 3), ("discarded", 0)])
+def test_letters_are_discarded_all_or_not_wherever_a_discard_dies(
+    consumers: ConsumerProcesses,
+    manner: str,
+    engine: sa.Engine,
+    hw: Headwater,
+    name: str,
+    step: str,
+    left: int,
+) -> None:
+    hw.stream(name).write_many(entries(12))
+    order = {"manner": manner, "on_error": "skip", "attempts": 1}
+    giving_up = consumers.start(guilty=[4, 5, 9], **order)
+    until(lambda: hw.stream(name).info().readers == {"consumer:c": 13})
+    assert consumers.end(giving_up) == 0
+    assert consumers.run(act="discard", step=step, **order) == -signal.SIGKILL
+    grave = hw.stream(f"{name}.c.sql-dead")
+    assert grave.info().length == 3, "they are evicted last"
+    assert len(noted(engine, name)) == left
+    # What is discarded has no effect any more; a letter that was to be, and is not, still has.
+    assert consumers.run(act="redrive", **order) == 0
+    assert grave.info().length == 0
+    assert noted(engine, name) == []
+    again = [4, 5, 9] if left else []
+    assert effects(engine, "c") == [*numbers(1, 12, [4, 5, 9]), *again]
+
+
+def test_a_discard_that_died_is_completed_by_the_next(
+    consumers: ConsumerProcesses, manner: str, engine: sa.Engine, hw: Headwater, name: str
+) -> None:
+    hw.stream(name).write_many(entries(6))
+    order = {"manner": manner, "on_error": "skip", "attempts": 1}
+    giving_up = consumers.start(guilty=[2, 4], **order)
+    until(lambda: hw.stream(name).info().readers == {"consumer:c": 7})
+    assert consumers.end(giving_up) == 0
+    assert consumers.run(act="discard", step="discarded", **order) == -signal.SIGKILL
+    assert consumers.run(act="discard", **order) == 0
+    assert hw.stream(f"{name}.c.sql-dead").info().length == 0
+    assert noted(engine, name) == []
+    assert effects(engine, "c") == [1, 3, 5, 6]
+
+
+# ── Every message of a topic has its effect once, while its consumers and its store fail ─────────
+
+
+PARTITIONS = 3
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
+def test_two_processes_that_share_a_topic_may_die_at_any_moment(
+    consumers: ConsumerProcesses, engine: sa.Engine, hw: Headwater, name: str, seed: int
+) -> None:
+    """Retention goes as far as it may meanwhile: a gap would end them with an error."""
+    dice = random.Random(seed)
+    topic = hw.topic(name, partitions=PARTITIONS)
+
+    def start(manner: str) -> int:
+        order = {"manner": manner, "partitions": PARTITIONS, "batch": dice.choice([3, 20, 100])}
+        return consumers.start(**order)
+
+    def applied() -> list[list[int]]:
+        return [effects(engine, f"c/{place}") for place in range(PARTITIONS)]
+
+    manners = ["sync", "async"]
+    pids = [start(manner) for manner in manners]
+    until(lambda: all(info.readers for info in topic.info()))
+    last = 0
+    for _ in range(3):
+        for _ in range(dice.randint(1, 6)):
+            size = dice.choice([1, 5, 40])
+            topic.write_many(entries(size, last + 1, tags=30))
+            last += size
+        for place in range(PARTITIONS):
+            topic.partition(place).retain(max_count=dice.choice([0, 10]))
+        dying = dice.randrange(2)
+        assert consumers.end(pids[dying], signal.SIGKILL) == -signal.SIGKILL
+        pids[dying] = start(manners[dying])
+    until(lambda: sum(map(len, applied())) >= last)
+    assert [consumers.end(pid) for pid in pids] == [0, 0]
+    assert applied() == [numbers(1, info.last) for info in topic.info()]
+    assert [topic.partition(place).retain(max_count=0).held for place in range(3)] == [0, 0, 0]
+
+
+def test_a_consumer_of_a_topic_is_told_in_which_partition_messages_were_lost(
+    tmp_path: Path, name: str
+) -> None:
+    database = f"sqlite:///{tmp_path / 'app.db'}"
+    with Server(tcp=True) as old, Server(tcp=True) as new, Forwarder(old.port) as door:
+        url = f"redis://127.0.0.1:{door.port}"
+        with contextlib.closing(Desk("sync", url, database, None)) as desk:
+            topic = desk.hw.topic(name, partitions=PARTITIONS)
+            topic.write_many(entries(60, tags=30))
+            kept = [info.last for info in topic.info()]
+            lost = topic.partition_of("lost")
+            with new.client() as raw:
+                raw.replicaof("127.0.0.1", str(old.port))
+                for place, last in enumerate(kept):
+                    key = f"hw:s:{{{name}/{place}}}"
+                    until(lambda key=key, last=last: raw.hget(key, "last") == b"%d" % last)  # type: ignore[misc]
+                raw.replicaof("NO", "ONE")
+            topic.write_many([("lost", b"1"), ("lost", b"2")])
+            reader = desk.consumer("c", topic)
+            assert drain(reader) == 62
+            door.switch(new.port)
+            door.cut()
+            for one in (reader, desk.consumer("c", topic)):
+                with pytest.raises(LostFuture) as caught:
+                    drain(one)
+                assert caught.value.partition == lost
+                assert (caught.value.stream, caught.value.first, caught.value.last) == (
+                    *(f"{name}/{lost}", kept[lost] + 1, kept[lost] + 2),
+                )
+            assert reader.seek({lost: kept[lost] + 1}) == {lost: kept[lost] + 1}
+            topic.write_many([("lost", b"1"), ("other", b"3")])
+            assert drain(reader) == 2

@@ -7,8 +7,6 @@ counts are right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from headwater.errors import HeadwaterError
@@ -19,8 +17,7 @@ from headwater.log.inspecting import group_ruler
 from tests.support import group_cases as cases
 from tests.support import group_order_cases as order_cases
 from tests.support.failing_calls import FailingServer
-from tests.support.failing_calls import Failure as FailingCall
-from tests.support.group_books import check as check_books
+from tests.support.group_books import check, fail_each_call, kinds, passed
 from tests.support.group_cases import FAR, MESSAGES, Deed, GroupCase
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -211,37 +208,13 @@ CASES: dict[str, tuple[Deed, Deed]] = {
 LATER = {"fail", "bury what failed", "release", "why letters failed"}
 
 
-@pytest.fixture(scope="module")
-def failing() -> Iterator[FailingServer]:
-    with FailingServer() as server:
-        yield server
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=pytest.mark.long if kind in LATER else ()) for kind in CASES],
-)
+@kinds(CASES, LATER)
 def test_whatever_fails_the_next_client_continues(failing: FailingServer, kind: str) -> None:
     prepare, operate = CASES[kind]
-
-    def prepared() -> GroupCase:
-        case = GroupCase(failing.hw)
-        prepare(case)
-        return case
-
-    def check(case: GroupCase, _: FailingCall) -> None:
-        check_books(case, operate)
-
-    assert failing.fail_in_turn(prepared, operate, check)
+    fail_each_call(failing, prepare, operate, lambda case: check(case, operate))
 
 
 def test_the_cases_pass_every_call_of_the_functions_of_groups(failing: FailingServer) -> None:
-    left = failing.sites("log", files=FILES)
-    for prepare, operate in CASES.values():
-        case = GroupCase(failing.hw)
-        prepare(case)
-        with failing.armed(None) as passed:
-            operate(case)
-        left -= set(passed)
+    left = failing.sites("log", files=FILES) - passed(failing, CASES)
     # What comes is noted where two rights are denied at once: test_denied_pairs_groups.py.
     assert [f"{site.file} {site.command}" for site in left] == ["40-pending.lua HGET"]

@@ -6,8 +6,6 @@ meets no failure repeats the operation, and everything comes; limits are still k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from headwater import Limits
@@ -15,8 +13,7 @@ from headwater.kernel.failures import Failure
 from headwater.kernel.inputs import NO_LIMITS
 from tests.support import group_cases as cases
 from tests.support.failing_calls import FailingServer
-from tests.support.failing_calls import Failure as FailingCall
-from tests.support.group_books import check as check_books
+from tests.support.group_books import check, fail_each_call, kinds, passed
 from tests.support.group_cases import FAR, Deed, GroupCase, started
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -110,27 +107,13 @@ LATER = {
 }
 
 
-@pytest.fixture(scope="module")
-def failing() -> Iterator[FailingServer]:
-    with FailingServer() as server:
-        yield server
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=pytest.mark.long if kind in LATER else ()) for kind in CASES],
-)
+@kinds(CASES, LATER)
 def test_whatever_fails_the_next_client_continues_within_limits(
     failing: FailingServer, kind: str
 ) -> None:
     prepare, operate = CASES[kind]
 
-    def prepared() -> GroupCase:
-        case = GroupCase(failing.hw)
-        prepare(case)
-        return case
-
-    def check(case: GroupCase, _: FailingCall) -> None:
+    def check_within_limits(case: GroupCase) -> None:
         info = case.group.info()
         if info.limits.max_in_flight is not None:
             assert info.in_flight is not None
@@ -138,19 +121,13 @@ def test_whatever_fails_the_next_client_continues_within_limits(
         if info.limits.rate == SLOW.rate:
             # Its tokens would come in hours.
             case.group.limit(NO_LIMITS)
-            check_books(case, lambda _: None)
+            check(case, lambda _: None)
         else:
-            check_books(case, operate)
+            check(case, operate)
 
-    assert failing.fail_in_turn(prepared, operate, check)
+    fail_each_call(failing, prepare, operate, check_within_limits)
 
 
 def test_the_cases_pass_every_call_of_what_keeps_limits(failing: FailingServer) -> None:
-    left = failing.sites("log", files=FILES)
-    for prepare, operate in CASES.values():
-        case = GroupCase(failing.hw)
-        prepare(case)
-        with failing.armed(None) as passed:
-            operate(case)
-        left -= set(passed)
+    left = failing.sites("log", files=FILES) - passed(failing, CASES)
     assert [f"{site.file}:{site.line} {site.command}" for site in left] == []

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.fault import test_failing_calls_log, test_failing_calls_log_upkeep
+from tests.fault import test_failing_calls_log
 from tests.support.failing_calls import FailingServer, Failure, Site, T
 
 pytestmark = pytest.mark.fault
@@ -59,9 +59,8 @@ def all_runs(module: ModuleType) -> Iterator[tuple[Callable[..., None], dict[str
 
 def test_every_call_of_the_functions_of_streams_fails_in_a_test() -> None:
     with PassedSites() as server:
-        for module in (test_failing_calls_log, test_failing_calls_log_upkeep):
-            for test, parameters in all_runs(module):
-                test(server, **parameters)
+        for test, parameters in all_runs(test_failing_calls_log):
+            test(server, **parameters)
         sites = server.sites("log", files=OF_STREAMS) | server.sites("store", files=SHARED)
         left = sites - server.passed
     names = {f"{site.file} {site.command}" for site in left}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support import group_order_cases as cases
 from tests.support.failing_calls import FailingServer
-from tests.support.failing_calls import Failure as FailingCall
-from tests.support.group_books import check as check_books
+from tests.support.group_books import check, fail_each_call, kinds
 from tests.support.group_cases import Deed, GroupCase, has_expired, started, write
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -47,27 +44,9 @@ LATER = {
 }
 
 
-@pytest.fixture(scope="module")
-def failing() -> Iterator[FailingServer]:
-    with FailingServer() as server:
-        yield server
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=pytest.mark.long if kind in LATER else ()) for kind in CASES],
-)
+@kinds(CASES, LATER)
 def test_whatever_fails_the_next_client_continues_in_order(
     failing: FailingServer, kind: str
 ) -> None:
     prepare, operate = CASES[kind]
-
-    def prepared() -> GroupCase:
-        case = GroupCase(failing.hw)
-        cases.ordered(prepare)(case)
-        return case
-
-    def check(case: GroupCase, _: FailingCall) -> None:
-        check_books(case, operate)
-
-    assert failing.fail_in_turn(prepared, operate, check)
+    fail_each_call(failing, cases.ordered(prepare), operate, lambda case: check(case, operate))

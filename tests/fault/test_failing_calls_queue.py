@@ -8,7 +8,7 @@ there, nothing is lost or twice, and a client that meets no failure repeats the 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pytest
@@ -133,12 +133,6 @@ STEPS: dict[str, Trial] = {
     "pause": Trial(cases.two_wait, lambda case: case.queue.pause()),
     "resume": Trial(cases.pause, lambda case: case.queue.resume()),
 }
-
-
-@pytest.fixture(scope="module")
-def failing() -> Iterator[FailingServer]:
-    with FailingServer() as server:
-        yield server
 
 
 def go_on(case: Case) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -81,12 +81,6 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def failing() -> Iterator[FailingServer]:
-    with FailingServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def two(failing: FailingServer) -> list[Replica]:
     return replicas(failing.server, 2)
 
@@ -139,10 +133,7 @@ class Target(NamedTuple):
 
 
 def run_case(
-    failing: FailingServer,
-    two: list[Replica],
-    case: Case,
-    check: Callable[[Target], None],
+    failing: FailingServer, two: list[Replica], case: Case, check: Callable[[Target], None]
 ) -> None:
     def checked(target: Target, _: Failure) -> None:
         target.nothing_is_lost()

@@ -213,11 +213,7 @@ def test_a_streamer_can_be_stopped_while_the_store_is_away(
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_postgres_may_be_killed_and_come_back(
-    own_postgres: Postgres,
-    hw: Headwater,
-    name: str,
-    caplog: pytest.LogCaptureFixture,
-    end: str,
+    own_postgres: Postgres, hw: Headwater, name: str, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
     engine = sa.create_engine(own_postgres.database(), pool_pre_ping=True)
     outbox = Outbox(engine)

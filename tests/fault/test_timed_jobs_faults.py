@@ -18,7 +18,7 @@ from headwater.testing import PrivateStore
 from headwater.timed.states import JobRecord, JobSpec
 from tests.support.processes import is_alive
 from tests.support.servers import until
-from tests.support.timed_checker import HistoryChecker
+from tests.support.timed import HistoryChecker
 from tests.support.timed_processes import JobHistory, every_moment, noting, read_notes
 from tests.support.zygote import Zygote
 

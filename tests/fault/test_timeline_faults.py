@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +27,8 @@ from headwater import AllReplicasFailed, QuorumFailed
 from headwater.kernel.instrument import installed
 from headwater.timeline import Farm, Tally
 from tests.support import blocking
-from tests.support.farms import open_farm
+from tests.support.commands import run, start
+from tests.support.farms import Replica, open_farm, replicas
 from tests.support.forwarder import Forwarder
 from tests.support.servers import Server, until
 
@@ -269,3 +272,73 @@ def test_servers_that_come_and_go_under_load_lose_no_acknowledged_write(
         for who in (0, 1):
             have = {r.member for key in keys if key.startswith(f"load-{who}") for r in found[key]}
             assert have >= {f"m{number}" for number in range(1, taken[who] + 1)}
+
+
+# kill -9 of who moves a farm, again and again, while it is read and written: nothing is lost.
+
+
+RECORD_KEYS = [f"key-{n}" for n in range(300)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+def test_a_move_under_load_that_is_killed_again_and_again_loses_nothing(
+    server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    instances = replicas(server, 6)
+    before = f"{instances[0].url},{instances[1].url};{instances[2].url}"
+    after = f"{instances[0].url},{instances[3].url};{instances[4].url};{instances[5].url}"
+    state = tmp_path_factory.mktemp("reshard") / "state"
+    words = ["timeline", "reshard", "--instances", before, "--to", after, "--state", str(state)]
+    with Farm.open(before) as farm:
+        farm.insert([(key, 1.0, "first") for key in RECORD_KEYS])
+    done = threading.Event()
+    written: dict[tuple[str, str], float] = {}
+    failures: list[BaseException] = []
+
+    def use() -> None:
+        chance = random.Random(1)
+        score = 1.0
+        try:
+            with Farm.open(before) as farm:
+                while not done.is_set():
+                    score += 1
+                    key, member = chance.choice(RECORD_KEYS), f"m{chance.randint(0, 3)}"
+                    farm.insert([(key, score, member)])
+                    written[key, member] = score
+                    shown = farm.select([key], limit=10)[key]
+                    assert {"first", member} <= {record.member for record in shown}
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    user = threading.Thread(target=use)
+    user.start()
+    try:
+        for share in (50, 150):
+            with start(None, *words, "--rate", "150") as program:
+                until(partial(holds, instances[5], share))
+                program.kill()
+        finished = run(None, *words, "--rate", "100000")
+        assert finished.code == 0, finished.err
+        latest = max(written.values())
+        until(lambda: max(dict(written).values()) > latest or failures)
+    finally:
+        done.set()
+        user.join()
+    assert not failures, failures
+    with Farm.open(after) as farm:
+        found = farm.select(RECORD_KEYS, limit=10)
+        assert all("first" in {r.member for r in found[key]} for key in RECORD_KEYS)
+        scores = {(key, r.member): r.score for key, rows in found.items() for r in rows}
+        assert {place: scores[place] for place in written} == written
+
+
+def holds(replica: Replica, share: int) -> bool:
+    count = replica.client.dbsize()
+    assert isinstance(count, int)
+    return count > share

@@ -31,10 +31,7 @@ SMALL = {
 }
 # Reading and writing on a cluster of stores, test by test, is for the long run; archives, queues
 # and compaction run on one in any case.
-STORES = [
-    "embedded",
-    pytest.param("cluster", marks=[pytest.mark.cluster, pytest.mark.long]),
-]
+STORES = ["embedded", pytest.param("cluster", marks=[pytest.mark.cluster, pytest.mark.long])]
 
 # Every JVM of these tests lives for seconds or minutes: compiling each method to its best costs
 # more than it saves, and takes the cores from the tests.

@@ -14,18 +14,22 @@ from typing import Any
 
 import pytest
 import redis
+from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import headwater
-from headwater import Headwater, Stream
-from headwater.errors import ArchiveMismatch, DataLost
+from headwater import Headwater, Stream, Topic
+from headwater.errors import ArchiveMismatch, DataLost, InvalidInput, TargetNotEmpty, UnknownArchive
 from headwater.log.keys import stream_key, tail_key
 from headwater.spark.archives import reading, writing
 from headwater.spark.archives.manifest import Archive, Directory, File
-from headwater.spark.jobs.archive import reader_name
+from headwater.spark.jobs import restore as restore_job
+from headwater.spark.jobs.archive import archive, reader_name
+from headwater.spark.jobs.restore import restore
 from headwater.spark.log.range_reader import Condition
 from headwater.spark.log.source import HeadwaterSource
-from tests.support.entries import entries
+from tests.support.commands import run
+from tests.support.entries import entries, pairs
 from tests.support.spark.archiving import (
     cut_small,
     expected,
@@ -108,9 +112,7 @@ def test_a_read_that_was_planned_before_an_eviction_finds_the_archive(
 
 
 def test_an_eviction_between_two_looks_leaves_no_gap(
-    options: dict[str, str],
-    archived: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str], archived: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest is read, then an archiver commits and evicts, then the log is looked at."""
     load = Archive.load
@@ -241,8 +243,7 @@ def test_what_was_evicted_too_early_is_an_exact_gap(
 
 @pytest.mark.usefixtures("small_tasks")
 def test_what_is_evicted_while_it_is_archived_is_an_exact_gap(
-    stream: Stream,
-    options: dict[str, str],
+    stream: Stream, options: dict[str, str]
 ) -> None:
     def evicting(work: Any, parts: Any) -> Any:
         written = []
@@ -296,3 +297,252 @@ def test_large_messages_are_archived_in_pieces(
     assert max(file.bytes for file in files) < 6_000_000
     rows = read_batch(**options, startingOffsets="3001")
     assert [row.value for row in rows] == values
+
+
+# ── Spark archives a log, reads archive and log as one, and brings an archive back ───────────────
+
+
+def offsets(rows: Any) -> list[int]:
+    return sorted(row.offset for row in rows.select("offset").collect())
+
+
+@pytest.fixture
+def hw_embedded(embedded_url: str) -> Any:
+    with headwater.connect(embedded_url) as hw:
+        yield hw
+
+
+@pytest.fixture
+def old(hw_embedded: Headwater, name: str) -> Stream:
+    """A stream with 5000 messages on the embedded store."""
+    stream = hw_embedded.stream(name)
+    stream.write_many(entries(5000))
+    return stream
+
+
+def test_a_stream_is_archived_evicted_and_read_as_one(
+    spark: SparkSession,
+    source: Callable[..., DataFrameReader],
+    store_url: str,
+    make_stream: Callable[..., Stream],
+    place: str,
+) -> None:
+    stream = make_stream(5000)
+    done = archive(spark, stream.name, to=place, url=store_url, evict=True)
+    assert (done.messages, done.offsets, done.evicted, done.gaps) == (5000, 5000, 5000, ())
+    assert done.archived_up_to == {stream.name: 5000}
+    stream.write_many(entries(500, 5001))
+    both = source(stream=stream.name, archive=place)
+    rows = both.load().orderBy("offset").collect()
+    assert [(row.offset, row.tag, bytes(row.value)) for row in rows] == [
+        (offset, tag, value) for offset, (tag, value) in enumerate(entries(5500), 1)
+    ]
+    some = both.load().where("offset > 4000 and tag = 'tag-3'")
+    assert offsets(some) == [n for n in range(4001, 5501) if n % 7 == 3]
+    assert archive(spark, stream.name, to=place, url=store_url).messages == 500
+    assert archive(spark, stream.name, to=place, url=store_url).messages == 0
+
+
+def test_a_streaming_query_goes_from_the_archive_into_the_log(
+    spark: SparkSession, embedded_url: str, old: Stream, place: str, tmp_path: Path
+) -> None:
+    def all_there_is() -> list[int]:
+        query = (
+            spark.readStream.format("headwater")
+            .options(url=embedded_url, stream=old.name, archive=place, maxOffsetsPerTrigger="3000")
+            .load()
+            .select("offset")
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return sorted(row.offset for row in spark.read.parquet(str(tmp_path / "out")).collect())
+
+    archive(spark, old.name, to=place, url=embedded_url, evict=True)
+    old.write_many(entries(1000, 5001))
+    assert all_there_is() == list(range(1, 6001))
+    old.write_many(entries(1000, 6001))
+    archive(spark, old.name, to=place, url=embedded_url, evict=True)
+    assert all_there_is() == list(range(1, 7001))
+
+
+def test_a_topic_goes_to_the_archive_and_comes_back(
+    spark: SparkSession, embedded_url: str, hw_embedded: Headwater, name: str, place: str
+) -> None:
+    topic = hw_embedded.topic(name, 3)
+    topic.write_many(entries(3000, tags=50))
+    done = archive(spark, topic=name, to=place, url=embedded_url, evict=True)
+    assert (done.messages, done.evicted, len(done.archived_up_to)) == (3000, 3000, 3)
+    topic.write_many(entries(300, 3001, tags=50))
+    archive(spark, topic=name, to=place, url=embedded_url)
+    read = spark.read.format("headwater").options(url=embedded_url, topic=name, archive=place)
+    assert read.load().count() == 3300
+    back = restore(spark, topic=name, archive=place, into=f"{name}-2", url=embedded_url)
+    assert (back.messages, back.same_offsets) == (3300, True)
+    second = hw_embedded.topic(f"{name}-2")
+    assert second.partitions() == 3
+    for partition in range(3):
+        assert rows_of_partition(second, partition) == sorted(
+            (row.offset, row.tag, bytes(row.value))
+            for row in read.load().where(f"partition = {partition}").collect()
+        )
+    topic.delete()
+    assert read.load().count() == 3300
+
+
+def rows_of_partition(topic: Topic, partition: int) -> list[tuple[int, str, bytes]]:
+    messages = topic.partition(partition).read(1, 10_000)
+    return [(m.offset, m.tag, m.value) for m in messages if m is not None]
+
+
+def test_a_restored_stream_is_what_was_archived(
+    spark: SparkSession, embedded_url: str, hw_embedded: Headwater, old: Stream, place: str
+) -> None:
+    before = old.read(1, 5000)
+    archive(spark, old.name, to=place, url=embedded_url)
+    into = f"{old.name}-2"
+    words: dict[str, Any] = {"archive": place, "into": into, "url": embedded_url}
+    shown = restore(spark, old.name, **words, dry_run=True)
+    assert (shown.offsets, hw_embedded.stream(into).info().exists) == (5000, False)
+    done = restore(spark, old.name, **words)
+    assert (done.messages, done.same_offsets, done.resumed) == (5000, True, False)
+    assert hw_embedded.stream(into).read(1, 6000) == before
+    again = restore(spark, old.name, **words)
+    assert (again.messages, again.resumed) == (0, True)
+    with pytest.raises(TargetNotEmpty, match="up to offset 5000"):
+        restore(spark, old.name, **words, first=11, last=20)
+    more = restore(spark, old.name, **words, first=11, last=20, append=True)
+    assert [tuple(move)[1:] for move in more.moved] == [(11, 20, 5001, 5010)]
+    assert pairs(hw_embedded.stream(into).read(5001, 100)) == entries(10, 11)
+    with pytest.raises(InvalidInput, match="which holds 1 to 5000"):
+        restore(spark, old.name, archive=place, into="x", url=embedded_url, last=5001)
+    with pytest.raises(UnknownArchive, match="nobody"):
+        restore(spark, "nobody", archive=place, into="x", url=embedded_url)
+
+
+def test_a_restore_that_died_goes_on_and_closes_up_holes(
+    spark: SparkSession,
+    embedded_url: str,
+    hw_embedded: Headwater,
+    old: Stream,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old.compact()
+    old.write_many(entries(100, 5001, tags=40))
+    kept = [(m.tag, m.value, m.time_ms) for m in old.read(1, 6000) if m is not None]
+    old.evict(4995)
+    kept = kept[-105:]
+    archive(spark, old.name, to=place, url=embedded_url)
+    into = hw_embedded.stream(f"{old.name}-2")
+    words: dict[str, Any] = {"archive": place, "into": into.name, "url": embedded_url}
+    monkeypatch.setattr(restore_job, "ROUND_OFFSETS", 30)
+    rounds = iter(range(2))
+
+    def dying(_: SparkSession, work: Any, pieces: Any, result: Any) -> Any:  # noqa: ARG001
+        """Do what tasks do, then die before anybody hears of the last of it."""
+        found = [work(piece) for piece in pieces]
+        if next(rounds, None) is None:
+            raise KeyboardInterrupt
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restore_job, "in_tasks", dying)
+        with pytest.raises(KeyboardInterrupt):
+            restore(spark, old.name, **words)
+    assert 0 < into.info().last < 105
+    into.write("somebody", b"else")
+    done = restore(spark, old.name, **words)
+    assert (done.resumed, done.same_offsets) == (True, False)
+    found = [m for m in into.read(1, 1000) if m is not None and m.tag != "somebody"]
+    assert [(m.tag, m.value, m.time_ms) for m in found] == kept
+    assert sum(move.to_last - move.to_first + 1 for move in done.moved) == done.messages
+
+
+def test_large_messages_are_restored_in_batches_that_the_log_takes(
+    hw_embedded: Headwater,
+    embedded_url: str,
+    name: str,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+
+    monkeypatch.setattr(writing, "BATCH_BYTES", 100_000)
+    stream = hw_embedded.stream(name)
+    stream.write_many([(f"t{n}", bytes([n]) * 30_000) for n in range(20)])
+    run_archiver(embedded_url, name, place)
+    manifest = Archive(place, name).require()
+    piece = writing.ArchivePiece(
+        Archive(place, name), list(manifest.files), 1, 20, f"{name}-2", "p"
+    )
+    moved = writing.restore_piece(hw_embedded, piece)
+    assert len(moved) > 4
+    assert writing.joined(moved) == [writing.MovedRange(f"{name}-2", 1, 20, 1, 20)]
+    assert writing.restore_piece(hw_embedded, piece) == []
+    assert pairs(hw_embedded.stream(f"{name}-2").read(1, 100)) == pairs(stream.read(1, 100))
+
+
+def test_an_archive_is_a_plain_data_set_too(
+    spark: SparkSession, embedded_url: str, hw_embedded: Headwater, old: Stream, place: str
+) -> None:
+    hw_embedded.stream(f"{old.name}/x").write_many(entries(10))
+    for name in (old.name, f"{old.name}/x"):
+        archive(spark, name, to=place, url=embedded_url)
+    found = spark.read.parquet(place)
+    assert set(found.columns) == {"offset", "tag", "value", "time", "stream", "date"}
+    counts = {row.stream: row["count"] for row in found.groupBy("stream").count().collect()}
+    assert counts == {old.name: 5000, f"{old.name}/x": 10}
+    assert found.where("date = to_date(time)").count() == 5010
+
+
+def test_a_dry_run_changes_nothing(
+    spark: SparkSession, embedded_url: str, old: Stream, place: str
+) -> None:
+    old.evict(100)
+    old.register_reader("slow", 2001)
+    done = archive(spark, old.name, to=place, url=embedded_url, evict=True, dry_run=True)
+    assert (done.offsets, done.gaps, done.evicted) == (4900, ((old.name, 1, 100),), 1900)
+    assert old.info().readers == {"slow": 2001}
+    assert not Path(place).exists()
+
+
+def test_an_archive_of_another_stream_is_told_in_one_line(
+    spark: SparkSession, embedded_url: str, old: Stream, place: str
+) -> None:
+    archive(spark, old.name, to=place, url=embedded_url)
+    old.delete()
+    old.write("a", b"b")
+    with pytest.raises(ArchiveMismatch):
+        archive(spark, old.name, to=place, url=embedded_url)
+    read = spark.read.format("headwater").options(url=embedded_url, stream=old.name, archive=place)
+    with pytest.raises(Exception, match="is not the history of stream") as refused:
+        read.load().collect()
+    assert "Traceback" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_commands_archive_list_and_restore(embedded_url: str, old: Stream, place: str) -> None:
+    done = run(embedded_url, "spark", "archive", old.name, "--to", place, "--evict", "--json")
+    assert (done.code, done.row["messages"], done.row["evicted"]) == (0, 5000, 5000)
+    again = run(embedded_url, "spark", "archive", old.name, "--to", place)
+    assert (again.code, "archived 0 messages" in again.out) == (0, True)
+    listed = run(None, "spark", "archives", place, "--json")
+    assert {key: listed.row[key] for key in ("stream", "first", "last", "messages", "gaps")} == {
+        "stream": old.name,
+        "first": 1,
+        "last": 5000,
+        "messages": 5000,
+        "gaps": [],
+    }
+    assert old.name in run(None, "spark", "archives", place).out
+    words = (old.name, "--from", place, "--into", f"{old.name}-2")
+    back = run(embedded_url, "spark", "restore", *words, "--first", "4001")
+    assert back.code == 0
+    assert "restored 1,000 messages" in back.out
+    assert f"1-1000 of {old.name}-2" in back.out
+    refused = run(embedded_url, "spark", "restore", *words, "--last", "10")
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+    assert run(None, "spark", "archives", f"{place}-nowhere").out.startswith("no archives")

@@ -131,11 +131,7 @@ def test_archives_and_timelines_are_tables_too(spark: SparkSession, tmp_path: Pa
         with Farm.open(farm.url) as timelines:
             timelines.insert([("k", 1.0, "m")])
         fresh.conf.set("spark.sql.catalog.all", "headwater.StoreCatalog")
-        for name, value in {
-            "url": url,
-            "archive": tmp_path,
-            "instances": farm.url,
-        }.items():
+        for name, value in {"url": url, "archive": tmp_path, "instances": farm.url}.items():
             fresh.conf.set(f"spark.sql.catalog.all.{name}", str(value))
         found = {
             kind: [row.tableName for row in fresh.sql(f"SHOW TABLES IN all.{kind}").collect()]

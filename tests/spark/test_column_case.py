@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -11,18 +12,26 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.functions import exists, lit, map_from_entries
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 import headwater
-from headwater import Headwater, InvalidInput
+from headwater import Headwater, InvalidInput, Stream
+from headwater.spark.archives.manifest import Archive
+from headwater.spark.archives.scrubbing import scrub_archives
+from headwater.spark.archives.writing import ArchivePiece, restore_piece
+from headwater.spark.engine.columns import parse_ddl
 from headwater.spark.engine.failures import translating_errors
+from headwater.spark.engine.optimizer_rule import PUSHDOWN
 from headwater.spark.icks import IckSource
 from headwater.spark.log.source import HeadwaterSource
 from headwater.spark.queues import QueueSource
 from headwater.spark.sql_sink.source import SqlSink
 from headwater.spark.timelines import TimelineSource
 from headwater.timeline import Farm
+from tests.support.entries import entries
 from tests.support.servers import Server
+from tests.support.spark.archiving import run_archiver
 
 EXACT = "spark.sql.caseSensitive"
 
@@ -222,3 +231,278 @@ def test_keys_of_an_upsert_may_be_in_any_case(spark: SparkSession, tmp_path: Pat
             row = spark.sql(f"SELECT 1L AS Id, '{word}' AS NAME")
             row.write.format("headwater_sql").options(**options).mode("append").save()
         assert conn.execute("SELECT * FROM t").fetchall() == [(1, "two")]
+
+
+# The option ``schema``: JSON values become columns, and columns become values on the way out.
+# What Spark's own from_json and to_json make of the same rows is the measure.
+
+
+NAME = "decoded-values"
+DDL = (
+    "id bigint, rider struct<name: string, stops: array<date>>, `fare paid` decimal(10,2), "
+    "tag double, at timestamp, ok boolean"
+)
+ROWS = 3000
+MISFITS = (b"", b"null", b"no JSON", b'{"id":1.5}', b'{"id":1},{"id":2}', b'{"tag":"1"}', b'{"id":')
+
+
+def _value(place: int) -> bytes:
+    if place % 100 < len(MISFITS) and place > 200:
+        return MISFITS[place % 100]
+    if place % 10 == 3:
+        return b'{"id":%d,"other":[1,{"id":2}]}' % place
+    rider = f'{{"name":"ü\\"\\n{place}","stops":["2026-01-31",null]}}'
+    return (
+        f'{{"id":{place}, "rider":{rider},\n "fare paid":{place}.25,"tag":{place}.5,'
+        '"at":"2026-01-31T12:00:00.5+02:00","ok":true}'
+    ).encode()
+
+
+@pytest.fixture(scope="module")
+def url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue("stores").url("embedded")
+    with headwater.connect(url) as hw:
+        # As a node, and as plain entries.
+        hw.stream(NAME).write_many([("t", _value(place)) for place in range(ROWS - 2)])
+        hw.stream(NAME).write("t", _value(ROWS - 2))
+        hw.stream(NAME).write("t", b"\xff")
+    return url
+
+
+def _decoded(session: SparkSession, url: str) -> DataFrame:
+    options = {"url": url, "stream": NAME, "columns": "offset,value", "schema": DDL}
+    return session.read.format("headwater").options(**options).load()
+
+
+@pytest.fixture(params=["with our rule", "plain"])
+def frame(request: pytest.FixtureRequest, spark: SparkSession, url: str) -> DataFrame:
+    session = spark
+    if request.param == "plain":
+        session = spark.newSession()
+        session.conf.set(PUSHDOWN, "true")
+    return _decoded(session, url)
+
+
+def test_values_are_the_columns_that_from_json_makes_of_them(frame: DataFrame) -> None:
+    theirs = f"from_json(cast(value AS string), '{DDL}')"
+    names = ["id", "rider", "`fare paid`", "tag", "at", "ok"]
+    fits = frame.where("_corrupt_record IS NULL")
+    same = [f"theirs.{name} <=> {name}" for name in names]
+    # A column of a value that has the name of one of ours is compared with nothing of ours.
+    low = fits.where("offset <= 500 AND tag >= 0 AND _corrupt_record IS NULL")
+    counted = fits.selectExpr("*", f"{theirs} AS theirs").where(" AND ".join(same)).count()
+    misfits = [place for place in range(ROWS - 1) if _value(place) in MISFITS]
+    assert counted == fits.count() == ROWS - 1 - len(misfits)
+    assert low.count() == sum(
+        b'"tag":' in _value(place) for place in range(500) if place not in misfits
+    )
+    assert frame.count() == ROWS
+
+
+def test_a_value_that_does_not_fit_is_kept_as_it_is(frame: DataFrame) -> None:
+    found = frame.where("_corrupt_record IS NOT NULL").orderBy("offset").collect()
+    wanted = [value for value in map(_value, range(ROWS - 1)) if value in MISFITS]
+    assert [row._corrupt_record.encode() for row in found[:-1]] == wanted
+    assert found[-1]._corrupt_record == "\N{REPLACEMENT CHARACTER}"
+    assert {row.id for row in found} == {None}
+    # Whatever of it is asked for: the column that fits is null with the one that does not.
+    assert frame.where("offset > 200 AND id = 1").count() == 0
+
+
+def test_a_table_and_a_query_decode_and_encode(
+    spark: SparkSession, url: str, name: str, tmp_path: Path
+) -> None:
+    options = {"url": url, "stream": NAME, "columns": "offset,stream,partition", "schema": DDL}
+    words = ", ".join(f"{key} '{value}'" for key, value in options.items())
+    spark.sql(f"CREATE TABLE decoded USING headwater OPTIONS ({words})")
+    try:
+        assert spark.sql("SELECT rider.name FROM decoded WHERE id = 5").collect() == [('ü"\n5',)]
+    finally:
+        spark.sql("DROP TABLE decoded")
+    query = (
+        spark.readStream.format("headwater")
+        .options(**options)
+        .load()
+        .writeStream.format("headwater")
+        .options(url=url, stream=name, schema=DDL, checkpointLocation=str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    again = spark.read.format("headwater").options(**{**options, "stream": name}).load()
+    was = spark.read.format("headwater").options(**options).load()
+    assert again.drop("stream").exceptAll(was.drop("stream")).count() == 0
+    assert again.count() == ROWS
+    with headwater.connect(url) as hw:
+        messages = hw.stream(name).read(1, 400)
+    values = [message.value for message in messages if message]
+    assert (values[3], values[301]) == (b'{"id":3}', MISFITS[1])
+
+
+def test_columns_that_cannot_be_are_refused_with_the_cure(spark: SparkSession, url: str) -> None:
+    def read(**options: str) -> None:
+        spark.read.format("headwater").options(url=url, stream=NAME, **options).load()
+
+    def write(sql: str, **options: str) -> None:
+        rows = spark.sql(sql).write.format("headwater").options(url=url, stream="w", **options)
+        rows.mode("append").save()
+
+    with (
+        pytest.raises(InvalidInput, match=r"'tag' is in .*'stream,partition,offset,time'"),
+        translating_errors(),
+    ):
+        read(schema="id int, Tag string")
+    with pytest.raises(InvalidInput, match=r"the type 'map'.*use from_json"), translating_errors():
+        read(schema="id map<string, int>")
+    with (
+        pytest.raises(InvalidInput, match="a type was expected at its end in 'id'"),
+        translating_errors(),
+    ):
+        read(schema="id")
+    with pytest.raises(InvalidInput, match="goes with 'schema'"), translating_errors():
+        read(columnNameOfCorruptRecord="bad")
+    with pytest.raises(InvalidInput, match="no column 'id' of the option"), translating_errors():
+        write("SELECT 1 AS x", schema="id int")
+    with (
+        pytest.raises(InvalidInput, match=r"'id' is bigint, and int.*\.cast\('int'\)"),
+        translating_errors(),
+    ):
+        write("SELECT 1L AS id", schema="id int")
+    with pytest.raises(InvalidInput, match="column 'value' is there"), translating_errors():
+        write("SELECT 1 AS id, 'v' AS value", schema="id int")
+    with pytest.raises(InvalidInput, match="column 'more' has no place"), translating_errors():
+        write("SELECT 1 AS id, 2 AS more", schema="id int")
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        DDL,
+        "a INT NOT NULL COMMENT 'x, y', b:string",
+        "`a ``b` decimal, c numeric(5), d struct<e: array<struct<f: timestamp_ntz>>>, g real",
+    ],
+)
+def test_ddl_means_what_it_means_to_spark(ddl: str) -> None:
+    theirs = DataType.fromDDL(ddl)
+    assert parse_ddl(ddl).simpleString() == theirs.simpleString()
+
+
+# ── Headers in Spark: a column when asked for, both ways, and kept by archives and restores ──────
+
+
+Given = list[tuple[str, bytes, dict[str, bytes]]]
+
+
+def given(count: int) -> Given:
+    """Make rows of which every third has no headers."""
+    return [
+        (tag, value, {"n": b"%d" % i, "kind": b"test"} if i % 3 else {})
+        for i, (tag, value) in enumerate(entries(count))
+    ]
+
+
+@pytest.fixture
+def stream(hw: Headwater, name: str) -> Stream:
+    """A stream of nodes with headers, nodes without, and a tail."""
+    stream = hw.stream(name)
+    stream.write_many(given(1500))
+    stream.write_many(entries(1000))
+    stream.write_many(given(5))
+    return stream
+
+
+@pytest.fixture
+def expected() -> Given:
+    return [*given(1500), *((tag, value, {}) for tag, value in entries(1000)), *given(5)]
+
+
+def found_in(stream: Stream) -> list[Any]:
+    return [(m.tag, m.value, m.headers) for m in stream.read(1, 9000) if m]
+
+
+def maps(rows: list[Any]) -> Given:
+    """Return rows of Spark in order of offset, with their headers as maps."""
+    return [
+        (row.tag, bytes(row.value), {one.key: bytes(one.value) for one in row.headers})
+        for row in sorted(rows, key=lambda row: row.offset)
+    ]
+
+
+def test_headers_are_a_column_when_asked_for_and_can_be_written_back(
+    spark: SparkSession, embedded_url: str, hw: Headwater, stream: Stream, expected: Given
+) -> None:
+    log = spark.read.format("headwater").option("url", embedded_url).option("stream", stream.name)
+    assert "headers" not in log.load().columns
+    assert log.load().count() == 2505
+    rows = log.option("includeHeaders", "true").load()
+    kind = rows.schema["headers"].dataType.simpleString()
+    assert kind == "array<struct<key:string,value:binary>>"
+    assert maps(rows.collect()) == expected
+    found = rows.where(exists("headers", lambda one: one["value"] == lit(b"7"))).collect()
+    assert [row.offset for row in found] == [8]
+    copy = hw.stream(f"{stream.name}-copy")
+    sink = {"url": embedded_url, "stream": copy.name}
+    ordered = rows.coalesce(1).select("tag", "value", "headers")
+    ordered.write.format("headwater").options(**sink).mode("append").save()
+    as_map = ordered.limit(5).withColumn("headers", map_from_entries("headers"))
+    as_map.write.format("headwater").options(**sink).mode("append").save()
+    written = found_in(copy)
+    assert sorted(written, key=str) == sorted([*expected, *expected[:5]], key=str)
+
+
+@pytest.mark.skipif("HEADWATER_LONG" not in os.environ, reason="a query takes long to start")
+def test_a_streaming_query_has_headers(
+    spark: SparkSession, embedded_url: str, stream: Stream, expected: Given, tmp_path: Path
+) -> None:
+    options = {"url": embedded_url, "stream": stream.name, "includeHeaders": "true"}
+    rows = spark.readStream.format("headwater").options(**options).load()
+    place = str(tmp_path / "rows")
+    rows.writeStream.format("parquet").option("path", place).option(
+        "checkpointLocation", str(tmp_path / "checkpoint")
+    ).trigger(availableNow=True).start().awaitTermination()
+    assert maps(spark.read.parquet(place).collect()) == expected
+
+
+def test_an_archive_keeps_headers_and_gives_them_back(
+    embedded_url: str, hw: Headwater, stream: Stream, expected: Given, tmp_path: Path
+) -> None:
+    place = str(tmp_path / "archive")
+    run_archiver(embedded_url, stream.name, place, evict=True)
+    archive = Archive(place, stream.name)
+    manifest = archive.load()
+    assert manifest is not None
+    assert manifest.format == 2
+    assert not scrub_archives(place).defects
+    source = HeadwaterSource(
+        {"url": embedded_url, "stream": stream.name, "archive": place, "includeHeaders": "true"}
+    )
+    reader = source.reader(source.schema())
+    batches: list[Any] = [one for part in reader.partitions() for one in reader.read(part)]
+    found = [row for batch in batches for row in batch.to_pylist()]
+    assert [dict(one.values() for one in row["headers"]) for row in found] == [
+        headers for _, _, headers in expected
+    ]
+    copy = hw.stream(f"{stream.name}-restored")
+    piece = ArchivePiece(archive, [*manifest.files], 1, manifest.last, copy.name, "restore")
+    restore_piece(hw, piece)
+    assert found_in(copy) == expected
+
+
+def test_an_archive_without_headers_is_what_it_was(
+    embedded_url: str, hw: Headwater, name: str, tmp_path: Path
+) -> None:
+    hw.stream(name).write_many(entries(1200))
+    place = str(tmp_path / "archive")
+    run_archiver(embedded_url, name, place)
+    manifest = Archive(place, name).load()
+    assert manifest is not None
+    assert manifest.format == 1
+
+
+def test_a_column_of_headers_that_fits_nothing_is_refused(
+    spark: SparkSession, embedded_url: str, name: str
+) -> None:
+    rows = spark.createDataFrame([(b"1", "x")], ["value", "headers"])
+    with pytest.raises(InvalidInput, match="column 'headers' must be array or map"):
+        HeadwaterSource({"url": embedded_url, "stream": name}).writer(rows.schema, overwrite=False)

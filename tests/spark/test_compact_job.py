@@ -125,10 +125,7 @@ def test_tags_are_compared_by_hashing_and_never_sorted(
 
 
 def test_what_others_do_meanwhile_is_not_undone(
-    spark: SparkSession,
-    embedded_url: str,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, embedded_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between finding and rewriting: new messages, an eviction, another compaction."""
     with headwater.connect(embedded_url) as hw:

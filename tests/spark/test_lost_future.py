@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from headwater import Headwater, LostFuture, OffsetOutOfRange
-from tests.support.failovers import ServerPair, rows
+from tests.support.forwarder import ServerPair, rows
 from tests.support.spark.engine import Engine
 from tests.support.spark.harvest import Harvest
 

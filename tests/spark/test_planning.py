@@ -194,9 +194,7 @@ def test_a_position_behind_the_end_is_refused(
 
 
 def test_a_batch_read_of_what_was_evicted_tells_the_gap(
-    store_url: str,
-    make_stream: Callable[..., Stream],
-    caplog: pytest.LogCaptureFixture,
+    store_url: str, make_stream: Callable[..., Stream], caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = make_stream(1000)
     stream.evict(400)

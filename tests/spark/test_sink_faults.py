@@ -27,7 +27,6 @@ from headwater.spark.log.sink import LogWriter
 from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.sql_sink.source import SqlWriter, plan_write
-from tests.support.meanwhile import meanwhile
 from tests.support.postgres import Postgres, postgres_folder
 from tests.support.servers import Server, until
 from tests.support.spark.dying_sinks import (
@@ -40,6 +39,7 @@ from tests.support.spark.dying_sinks import (
     sql_sink_that_dies,
 )
 from tests.support.stores import Stores
+from tests.support.watch import meanwhile
 
 pytestmark = pytest.mark.fault
 ROOT = Path(__file__).parents[2]

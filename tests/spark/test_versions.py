@@ -28,10 +28,7 @@ VERSIONS = ("4.1.4", "4.2.1", "4.3.0")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_spark_gives_the_same_rows_in_every_session(
-    version: str,
-    embedded_url: str,
-    make_embedded_stream: Callable[[int], Stream],
-    tmp_path: Path,
+    version: str, embedded_url: str, make_embedded_stream: Callable[[int], Stream], tmp_path: Path
 ) -> None:
     stream = make_embedded_stream(3000)
     subprocess.run(

@@ -17,13 +17,15 @@ class Killed(Exception):
 
 
 class Fixable:
-    """A handler that fails on some offsets until they are taken out."""
+    """A handler that fails on some offsets until they are taken out; it notes what it was given."""
 
     def __init__(self, *places: int) -> None:
         self.places = set(places)
+        self.given: list[Any] = []
 
     def __call__(self, conn: sa.Connection, messages: list[Any]) -> None:
         writes("c")(conn, messages)
+        self.given += messages
         if self.places & {message.offset for message in messages}:
             raise ValueError("cannot handle it")
 

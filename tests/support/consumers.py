@@ -7,6 +7,7 @@ event loop, behind the manners of the sync one, so that one body proves both.
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, cast
@@ -20,6 +21,7 @@ from headwater.outbox import AsyncConsumer, Consumer
 from headwater.outbox.schema import SCHEMA
 from tests.support.blocking import Blocking, Loop
 from tests.support.servers import until
+from tests.support.zygote import Zygote
 
 EFFECTS = sa.Table(
     "effects",
@@ -167,3 +169,31 @@ def running(*consumers: Consumer) -> Iterator[list[Running]]:
             consumer.stop()
     for run in runs:
         run.result()
+
+
+# ── Consumers "c" of one stream as processes of their own, which may be killed: see members.py ───
+
+
+class ConsumerProcesses:
+    """Starts consumers of one name, on one database, one store and one stream or topic."""
+
+    def __init__(self, members: Zygote, database_url: str, store_url: str, stream: str) -> None:
+        self._members = members
+        self._places = (database_url, store_url)
+        self._stream = stream
+
+    def start(self, **order: Any) -> int:
+        """Start a consumer; members.py tells what can be ordered. Returns its pid."""
+        return self._members.start(*self._places, name="c", stream=self._stream, **order)
+
+    def run(self, **order: Any) -> int:
+        """Start a consumer that ends by itself, and wait for that; returns its exit code."""
+        return self.wait(self.start(**order))
+
+    def wait(self, pid: int) -> int:
+        """Wait for the end of a process; returns its exit code, -9 for kill -9."""
+        return self._members.wait(pid)
+
+    def end(self, pid: int, number: int = signal.SIGTERM) -> int:
+        """Send a process a signal, and wait for its end."""
+        return self._members.end(pid, number)

@@ -205,10 +205,7 @@ class FailingServer:
 
 
 def stopped(
-    failing: FailingServer,
-    prepare: Callable[[], T],
-    operate: Callable[[T], object],
-    place: str,
+    failing: FailingServer, prepare: Callable[[], T], operate: Callable[[T], object], place: str
 ) -> T:
     """Return something whose operation stopped at the last call of a site, "file command"."""
     fresh = prepare()

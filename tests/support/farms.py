@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import redis
@@ -41,8 +41,7 @@ def replicas(server: Server, count: int) -> list[Replica]:
     server.client().flushall()
     return [
         Replica(
-            f"{server.url}?db={place}",
-            redis.Redis(unix_socket_path=str(server.socket), db=place),
+            f"{server.url}?db={place}", redis.Redis(unix_socket_path=str(server.socket), db=place)
         )
         for place in range(count)
     ]
@@ -84,3 +83,31 @@ def members(farm: Farm, key: str = "k", **words: Any) -> list[Any]:
 def one_each(replicas: list[Replica]) -> str:
     """Name the farm in which each instance is a cluster."""
     return ";".join(replica.url for replica in replicas)
+
+
+# ── Roshi's own law, as a model: what its servers leave in the two sorted sets of a key ──────────
+# Each set is bounded by itself: Roshi keeps up to ``max_size`` inserts, and up to as many deletes.
+# Which of them, depends on the order of operations. Written from what its cluster package does.
+
+
+def roshi_keeps(operations: Iterable[tuple[bytes, State]], max_size: int) -> States:
+    """Return what a key of Roshi holds after some operations, in their order."""
+    states: States = {}
+    for member, state in operations:
+        same = sorted(s.score for s in states.values() if s.deleted == state.deleted)
+        if len(same) >= max_size and state.score < same[0]:
+            continue
+        known = states.get(member)
+        if known is not None and (
+            state.score <= known.score if known.deleted else state.score < known.score
+        ):
+            continue
+        states[member] = state
+        _trim(states, state.deleted, max_size)
+    return states
+
+
+def _trim(states: States, deleted: bool, max_size: int) -> None:
+    same = sorted((s.score, member) for member, s in states.items() if s.deleted == deleted)
+    for _, member in same[: max(0, len(same) - max_size)]:
+        del states[member]

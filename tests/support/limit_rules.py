@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -60,4 +60,32 @@ def more_at_once(notes: Iterable[str], most: int | None, most_of_key: int | None
             wrong.append(f"{note}: {len(running)} run, where {most} may")
         if most_of_key is not None and of_key[key] > most_of_key:
             wrong.append(f"{note}: {of_key[key]} of this key run, where {most_of_key} may")
+    return wrong
+
+
+# ── The rules of order by tag, checked over the records of handlers ──────────────────────────────
+
+
+def overtaken(notes: Iterable[str], tags: dict[int, str], buried: frozenset[int]) -> list[str]:
+    """Return what broke the rule: a message began before one of its tag before it was done.
+
+    A note is "begin tag offset" or "done tag offset"; ``tags`` has all messages that were written.
+    A message may begin again at any time; those that were buried need not be done.
+    """
+    of_tag: dict[str, list[int]] = defaultdict(list)
+    for offset in sorted(tags):
+        of_tag[tags[offset]].append(offset)
+    done: dict[str, set[int]] = defaultdict(set)
+    # How many messages of a tag, from its first on, are done without a gap.
+    whole: dict[str, int] = defaultdict(int)
+    wrong = []
+    for note in notes:
+        verb, tag, word = note.split(" ")
+        offset, row = int(word), of_tag[tag]
+        if verb == "done":
+            done[tag].add(offset)
+        while whole[tag] < len(row) and row[whole[tag]] in done[tag] | buried:
+            whole[tag] += 1
+        if verb == "begin" and row.index(offset) > whole[tag]:
+            wrong.append(f"{note} before {row[whole[tag]]} was done")
     return wrong

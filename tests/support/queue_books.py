@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from headwater import Headwater, Queue
+from headwater import Delivery, Headwater, Queue, QueueItem
 from headwater.queue.replies import count_messages
 
 # What a test puts among the names of bundles.
@@ -63,3 +64,27 @@ def audit(hw: Headwater, queue: Queue) -> None:
 def contents(queue: Queue) -> list[tuple[Any, ...]]:
     """Return what is in a queue: values with their states, attempts and priorities."""
     return sorted((item.value, item.state, item.attempt, item.priority) for item in queue.scan())
+
+
+# ── What tests of queues share ───────────────────────────────────────────────────────────────────
+
+
+LONG_MS = 600_000
+# Long enough for a few calls on a busy machine, short enough to wait for.
+SHORT_MS = 1500
+
+
+def values(deliveries: Sequence[Delivery | QueueItem]) -> list[bytes]:
+    return [delivery.value for delivery in deliveries]
+
+
+def ask_for(queue: Queue, count: int) -> None:
+    """Let a consumer ask for so many messages, so that they are bundled for it."""
+    queue.push(b"")
+    assert len(queue.pop(count)) == 1
+
+
+def ready_bundles(hw: Headwater, queue: Queue) -> list[bytes]:
+    """Return what lies in the list of a queue's usual priority."""
+    (found,) = hw.store.command("LRANGE", f"hw:q:{{{queue.name}}}:ready:0", 0, -1)
+    return list(found)

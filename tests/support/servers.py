@@ -6,6 +6,7 @@ shell waits on a pipe that only the test process holds open, and kills the serve
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import os
@@ -17,15 +18,19 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote
 
 import pytest
 import redis
 from redis.backoff import NoBackoff
+from redis.crc import key_slot
 from redis.retry import Retry
 
+from headwater.log.keys import stream_key
 from headwater.store.embedded import server_binary
 
 LEAST_REDIS = (7, 0)
@@ -293,3 +298,146 @@ def _is_whole(client: redis.Redis) -> bool:
     text = info if isinstance(info, dict) else info.decode()
     fields = text if isinstance(text, dict) else dict(re.findall(r"(\w+):(\w+)", text))
     return bool(fields["cluster_state"] == "ok" and fields["cluster_slots_assigned"] == "16384")
+
+
+# ── A server with a password, which needs escaping in a URL: for tests of who may connect ────────
+
+
+PASSWORD = "p@ss/wörd:?#"
+SAFE_PASSWORD = quote(PASSWORD, safe="")
+
+
+@contextmanager
+def locked() -> Iterator[Server]:
+    """Run a server with a password, and the user "app", who may do all that is needed."""
+    with Server(tcp=True, options={"requirepass": PASSWORD}) as server:
+        with server.client() as admin:
+            admin.acl_setuser(
+                "app", enabled=True, passwords=["+app-pw"], keys=["hw:*"], commands=["+@all"]
+            )
+        yield server
+
+
+# ── A primary, a replica and a sentinel that watches them ────────────────────────────────────────
+
+
+SERVICE = "log"
+
+
+def sentinel_url(*sentinels: Server) -> str:
+    """Return the store URL of the service that these sentinels watch."""
+    hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
+    return f"redis+sentinel://{hosts}/{SERVICE}"
+
+
+class Watched:
+    """Two servers and a sentinel; ``url`` leads to whichever of the two is the primary."""
+
+    def __init__(self, folder: Path, password: str | None = None) -> None:
+        self._folder, self._password = folder, password
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            quick: dict[str, str | None] = {"repl-diskless-sync-delay": "0"}
+            self.primary = stack.enter_context(Server(tcp=True, options=quick))
+            self.replica = stack.enter_context(
+                Server(tcp=True, options={**quick, "replicaof": f"127.0.0.1 {self.primary.port}"})
+            )
+            self.sentinel = stack.enter_context(self.watch(self.primary))
+            with self.replica.client() as replica:
+                until(lambda: replica.info("replication")["master_link_status"] == "up")
+            with self.sentinel.client() as sentinel:
+                until(lambda: sentinel.execute_command("SENTINEL", "REPLICAS", SERVICE))
+            self._servers = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._servers.close()
+
+    @property
+    def url(self) -> str:
+        """The store URL of the service."""
+        return sentinel_url(self.sentinel)
+
+    def watch(self, server: Server) -> Server:
+        """Start a sentinel that takes a server for the primary."""
+        # The server looks at its own name.
+        binary = self._folder / "valkey-sentinel"
+        if not binary.exists():
+            binary.symlink_to(server_binary())
+        unknown = ("save", "appendonly", "appendfsync", "enable-debug-command")
+        options = {
+            **dict.fromkeys(unknown),
+            "sentinel monitor": f"{SERVICE} 127.0.0.1 {server.port} 1",
+            "sentinel down-after-milliseconds": f"{SERVICE} 300",
+            "sentinel failover-timeout": f"{SERVICE} 5000",
+            "requirepass": self._password,
+        }
+        return Server(str(binary), tcp=True, options=options)
+
+    def settle(self) -> None:
+        """Wait until the replica has what the primary was written."""
+        with self.primary.client() as primary:
+            primary.execute_command("WAIT", 1, 10_000)
+
+
+# ── Slots of a cluster that move from one server to another while a test works ───────────────────
+
+
+def slot_of(stream: str) -> int:
+    """Return the slot of a stream."""
+    return int(key_slot(stream_key(stream).encode()))
+
+
+def owner(cluster: Cluster, slot: int) -> Server:
+    """Return the node that has a slot, as the first node knows it."""
+    with cluster.nodes[0].client() as admin:
+        admin.response_callbacks.clear()
+        table: list[Any] = admin.execute_command("CLUSTER", "SLOTS")
+    port = next(place[1] for first, last, place, *_ in table if first <= slot <= last)
+    return next(node for node in (*cluster.nodes, *cluster.replicas) if node.port == port)
+
+
+class Move(NamedTuple):
+    """A slot on its way, the servers that it leaves and reaches, and a client of each."""
+
+    slot: int
+    source: Server
+    target: Server
+    old: redis.Redis
+    new: redis.Redis
+
+    def begin(self) -> None:
+        """Let calls for keys that have gone already be redirected."""
+        self.new.execute_command("CLUSTER", "SETSLOT", self.slot, "IMPORTING", node_id(self.source))
+        self.old.execute_command("CLUSTER", "SETSLOT", self.slot, "MIGRATING", node_id(self.target))
+
+    def one_key(self) -> bool:
+        """Move a key; returns whether there was one."""
+        keys = self.old.execute_command("CLUSTER", "GETKEYSINSLOT", self.slot, 1)
+        if keys:
+            self.old.execute_command("MIGRATE", "127.0.0.1", self.target.port, keys[0], 0, 5000)
+        return bool(keys)
+
+    def finish(self) -> None:
+        """Move the keys that are left, and give the slot away."""
+        while self.one_key():
+            pass
+        for node in (self.new, self.old):
+            node.execute_command("CLUSTER", "SETSLOT", self.slot, "NODE", node_id(self.target))
+
+    def refusals(self, *codes: str) -> int:
+        """Return how often the two servers have refused a call by one of these codes."""
+        facts = [*self.old.info("errorstats").items(), *self.new.info("errorstats").items()]
+        names = {f"errorstat_{code}" for code in codes}
+        return sum(int(fact["count"]) for name, fact in facts if name in names)
+
+
+@contextlib.contextmanager
+def move_of(cluster: Cluster, stream: str) -> Iterator[Move]:
+    """Prepare to move the slot of a stream to another server."""
+    slot = slot_of(stream)
+    source = owner(cluster, slot)
+    target = next(node for node in cluster.nodes if node is not source)
+    with source.client() as old, target.client() as new:
+        yield Move(slot, source, target, old, new)

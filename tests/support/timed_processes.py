@@ -19,7 +19,7 @@ from headwater.kernel.failures import START_MS
 from headwater.store.call import Operation
 from headwater.timed import operating
 from headwater.timed.states import JobRecord, TimedStep, decode_record
-from tests.support.timed_checker import HistoryChecker, Moments, Note
+from tests.support.timed import HistoryChecker, Moments, Note
 from tests.support.zygote import dying, serve
 
 Runner = TypeVar("Runner", TimedRunner, AsyncTimedRunner)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
+import pytest
+
+import headwater
 from headwater import Headwater
 from headwater.store.faults import parse_info
 
@@ -25,3 +32,35 @@ def blocked(client: Headwater) -> int:
     """Count the clients that block on the store's servers."""
     replies = client.store.command("INFO", "clients")
     return sum(int(parse_info(reply)["blocked_clients"]) for reply in replies)
+
+
+# Faults that are injected while something is at work: one that is not injected fails the test.
+
+
+@contextmanager
+def meanwhile(work: Callable[[], None]) -> Iterator[None]:
+    """Do some work in a thread during a block, and to its end; raises what fails in it."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        yield
+        done.result()
+
+
+# ── How often a client waits for its servers ─────────────────────────────────────────────────────
+
+
+class RoundTrips:
+    """Counts the round trips of a client from now on; what goes together counts once."""
+
+    def __init__(self, hw: headwater.Headwater, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        connections = hw.store.connections
+        for verb in ("send", "send_all"):
+            monkeypatch.setattr(connections, verb, self._counting(getattr(connections, verb)))
+
+    def _counting(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*args: Any, **words: Any) -> Any:
+            self.count += 1
+            return send(*args, **words)
+
+        return counting

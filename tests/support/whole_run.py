@@ -24,12 +24,12 @@ from headwater.testing import PrivateStore
 from headwater.timed.states import JobSpec
 from tests.support import whole_app
 from tests.support.commands import PROGRAM
-from tests.support.order_rules import overtaken
+from tests.support.limit_rules import overtaken
 from tests.support.pages import ROOT
 from tests.support.postgres import Postgres
 from tests.support.processes import children, is_alive
 from tests.support.servers import until
-from tests.support.timed_checker import HistoryChecker
+from tests.support.timed import HistoryChecker
 from tests.support.timed_processes import JobHistory, every_moment, read_notes
 
 TARGET = "tests.support.whole_app:app"

@@ -6,7 +6,12 @@ import io
 import json
 import logging
 import os
+import re
+import select
+import threading
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +19,27 @@ import pytest
 from rich.console import Console
 
 from headwater import Headers, Message
+from headwater.app import child
+from headwater.app.child import Child
 from headwater.app.log_lines import LineFormatter, LogForm, with_log_context
 from headwater.app.part_kinds import worker_options
-from headwater.app.parts import Fault, Part, PartCounts, PartRun
+from headwater.app.parts import WELL_S, Fault, Part, PartCounts, PartRun, Places, Resources
 from headwater.app.processes import (
+    Lines,
+    News,
     PartPlan,
     PartReport,
     PartTotal,
+    ProcessPlace,
+    ProcessPlan,
+    Report,
+    Stop,
     Totals,
     WatchedFiles,
     how_it_ended,
     plan_processes,
 )
+from headwater.app.running import Runner
 from headwater.cli.run_view import RunView
 from headwater.log.types import HeadedMessage
 
@@ -250,3 +264,186 @@ def test_the_view_shows_rates_failures_lag_and_what_died() -> None:
         f"b outbox 0/1 0 0 0 - 3 died: LookupError: {'x' * 27}…",
     ]
     assert shown[6].endswith(" stops")
+
+
+# ── When a process of an application has to go, and when the next one takes its place ────────────
+
+
+MB = 1_000_000
+NOW = 1000.0
+
+
+@dataclass
+class Process:
+    """What a place knows of its process; no program runs."""
+
+    started: float = NOW
+    memory: int = 0
+    parts: dict[str, PartReport] = field(default_factory=dict)
+    told: list[object] = field(default_factory=list)
+
+    def tell(self, command: object) -> None:
+        self.told.append(command)
+
+    def kill_after(self, seconds: float) -> None:
+        pass
+
+
+def rest_s(place: ProcessPlace) -> float:
+    return max(place.start_at - NOW, 0)
+
+
+def outgrown(place: ProcessPlace, lived_s: float = 0.0) -> bool:
+    process: Any = Process(NOW - lived_s, memory=300 * MB)
+    place.replace_if_unfit(process, 250 * MB, 1000)
+    assert process.told == [Stop()]
+    return place.bury(process, 0)
+
+
+@pytest.fixture
+def place() -> ProcessPlace:
+    return ProcessPlace(ProcessPlan(3, ("mail", "keep")), clock=lambda: NOW)
+
+
+def test_a_process_that_soon_exceeds_its_memory_is_replaced_later_each_time(
+    place: ProcessPlace, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    assert not outgrown(place), "it did not die"
+    rests = [rest_s(place)]
+    for _ in range(7):
+        outgrown(place)
+        rests.append(rest_s(place))
+    assert rests == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    first, second = caplog.messages[:2]
+    assert first == (
+        "process 3 (mail, keep) uses 300 MB, and --max-memory allows 250 MB: "
+        "it is drained and replaced"
+    )
+    assert second == (
+        "process 3 (mail, keep) exceeded its memory within 0 s, and is started again in 0.5 s; "
+        "raise --max-memory, or let its handlers hold less"
+    )
+
+
+def test_one_that_worked_well_before_is_replaced_at_once(place: ProcessPlace) -> None:
+    outgrown(place)
+    outgrown(place, WELL_S)
+    assert rest_s(place) == 0
+    outgrown(place)
+    assert rest_s(place) == 0.5, "what was before it is forgotten"
+
+
+def test_a_long_drain_does_not_count_as_having_worked_well() -> None:
+    now = NOW
+    place = ProcessPlace(ProcessPlan(3, ("mail", "keep")), clock=lambda: now)
+    process: Any = Process(NOW, memory=300 * MB)
+    place.replace_if_unfit(process, 250 * MB, 1000)
+    now += WELL_S
+    place.bury(process, 0)
+    assert place.start_at == now + 0.5
+
+
+def test_one_with_a_stuck_handler_is_replaced_at_once(place: ProcessPlace) -> None:
+    part = PartReport("mail", "running", 1, 0, 0, stuck=1)
+    process: Any = Process(parts={"mail": part})
+    place.replace_if_unfit(process, 0, 1000)
+    place.replace_if_unfit(process, 0, 1000)
+    assert process.told == [Stop()], "it is told once"
+    assert not place.bury(process, 0)
+    assert rest_s(place) == 0
+
+
+def test_one_that_dies_is_started_again_later_each_time(
+    place: ProcessPlace, caplog: pytest.LogCaptureFixture
+) -> None:
+    process: Any = Process()
+    assert place.bury(process, -9)
+    assert rest_s(place) == 0.5
+    place.bury(process, 1)
+    assert rest_s(place) == 1
+    assert re.search(r"\(mail, keep\) was killed by signal 9.*again in 0\.5 s", caplog.messages[0])
+
+
+def test_one_within_its_memory_stays(place: ProcessPlace) -> None:
+    for process, memory in ((Process(memory=200 * MB), 250 * MB), (Process(memory=10**12), 0)):
+        fit: Any = process
+        place.replace_if_unfit(fit, memory, 1000)
+        assert process.told == []
+
+
+# ── What a process of an application tells its supervisor, and when ──────────────────────────────
+
+
+class Steps:
+    """Work that is done step by step, as the test says."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.step = threading.Semaphore(0)
+        self.over = False
+
+    def run(self) -> None:
+        while True:
+            self.step.acquire()
+            if self.over:
+                return
+            self.done += 1
+
+    def stop(self) -> None:
+        self.over = True
+        self.step.release()
+
+
+class StepsPart(Part):
+    kind = "worker"
+
+    def __init__(self) -> None:
+        super().__init__("steps", "steps")
+        self.work = Steps()
+
+    def check(self, resources: Resources) -> Iterable[Fault]:  # noqa: ARG002
+        return ()
+
+    def open(self, resources: Resources) -> Steps:  # noqa: ARG002
+        return self.work
+
+    def counts(self, work: Any) -> PartCounts:
+        return PartCounts(work.done)
+
+
+def test_what_is_done_is_reported_soon_and_not_by_the_second(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(child, "REPORT_S", 3600.0)
+    commands, supervisor = os.pipe()
+    read, write = os.pipe()
+    part = StepsPart()
+    resources = Resources(Places(store=f"embedded:{tmp_path}"))
+    runner = Runner([part], resources)
+    one = Child(commands, write)
+    reporting = threading.Thread(target=one._report_until, args=(runner, [commands], None))
+    news: Lines[News] = Lines(read, News)
+
+    def reported(done: int) -> bool:
+        """Wait for a report of so much, as long as reports come."""
+        while select.select([read], [], [], 30)[0]:
+            for report in news.read():
+                if isinstance(report, Report) and report.parts[0].done == done:
+                    return True
+        return False
+
+    runner.start()
+    reporting.start()
+    try:
+        for done in range(1, 4):
+            part.work.step.release()
+            assert reported(done)
+    finally:
+        runner.stop()
+        one._stop.set()
+        os.close(supervisor)
+        reporting.join(60)
+        runner.close()
+        for pipe in (commands, read, write):
+            os.close(pipe)

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 import ssl
+import time
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 import redis
 from redis._parsers.base import BaseParser
+from redis.crc import key_slot
+from redis.exceptions import AskError, ClusterDownError, MovedError
+from sqlalchemy import exc, make_url
 
+import headwater.aio
+from headwater import Group, Queue, TopicGroup, errors
+from headwater.aio import AsyncGroup, AsyncQueue, AsyncTopicGroup
 from headwater.errors import (
     AccessDenied,
+    DatabaseUnreachable,
+    InvalidInput,
+    NotCreated,
     OutcomeUnknown,
     StoreError,
     StoreUnreachable,
     TooManyClients,
+    UnreadableNode,
 )
+from headwater.kernel.failures import LONGEST_DELAY_S, delay_s
+from headwater.log import grouping, writing
+from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle, batch_of_entries
+from headwater.outbox.consuming import DatabaseOutage, is_passing
+from headwater.spark.engine.options import SourceOptions
 from headwater.store import faults
-from headwater.store.call import Call, Wait
+from headwater.store.call import Call, Operation, Wait
+from headwater.store.connecting import SlotMap
 from headwater.store.faults import Recovery, Refusal, unsent
 
 WHERE = "redis://h:6379"
@@ -41,10 +62,7 @@ def answer(text: str) -> BaseException:
         ("ERR Function not found", "load"),
         ("LOADING Redis is loading the dataset in memory", "renew"),
         ("READONLY You can't write against a read only replica.", "renew"),
-        (
-            "MASTERDOWN Link with MASTER is down.",
-            "renew",
-        ),
+        ("MASTERDOWN Link with MASTER is down.", "renew"),
         ("CLUSTERDOWN The cluster is down", "renew"),
         ("UNBLOCKED force unblock from blocking operation, instance state changed", "renew"),
         ("TRYAGAIN Multiple keys request during rehashing of slot", "wait"),
@@ -233,3 +251,276 @@ def test_a_user_without_rights_is_told_at_once(text: str) -> None:
 def test_any_other_answer_is_passed_on(text: str, says: str) -> None:
     with pytest.raises(StoreError, match=says):
         Recovery(LOOK, WHERE).next_step(answer(text))
+
+
+# ── Which errors are waited out, for how long, and what is said about them ───────────────────────
+
+
+URL = make_url("postgresql://me:hush-hush@here/app")
+
+
+def of_sqlite(code: int) -> exc.OperationalError:
+    error = sqlite3.OperationalError("as SQLite says it")
+    error.sqlite_errorcode = code
+    return exc.OperationalError("UPDATE t", None, error)
+
+
+def of_postgres(state: str) -> exc.DBAPIError:
+    kind = psycopg.errors.lookup(state)
+    return exc.DBAPIError("UPDATE t", None, kind("as Postgres says it"))
+
+
+PASSING = [
+    errors.StoreUnreachable("here", "it is away"),
+    errors.OutcomeUnknown("hw_stream_write", "it broke"),
+    errors.EmbeddedServerFailed("it does not come up"),
+    errors.StoreError("it is out of memory"),
+    exc.TimeoutError("no connection is free"),
+    exc.DBAPIError("SELECT 1", None, ValueError("closed"), connection_invalidated=True),
+    exc.OperationalError("SELECT 1", None, psycopg.OperationalError("no answer")),
+    exc.InterfaceError("SELECT 1", None, psycopg.InterfaceError("closed")),
+    psycopg.OperationalError("no answer"),
+    *(
+        psycopg.OperationalError(f"connection failed: connection to server failed: {words}")
+        for words in (
+            "Connection refused",
+            "FATAL:  the database system is starting up",
+            "FATAL:  the database system is not yet accepting connections",
+            "FATAL:  sorry, too many clients already",
+        )
+    ),
+    psycopg.OperationalError("failed to resolve host 'h': Name or service not known"),
+    of_sqlite(sqlite3.SQLITE_BUSY),
+    of_sqlite(sqlite3.SQLITE_BUSY_SNAPSHOT),
+    of_sqlite(sqlite3.SQLITE_FULL),
+    of_sqlite(sqlite3.SQLITE_IOERR_WRITE),
+    *(of_postgres(s) for s in ("40001", "40P01", "53300", "55P03", "57P01", "57P03", "08006")),
+    of_postgres("25006"),
+]
+LASTING = [
+    ValueError("of the handler's own"),
+    ConnectionError("to somebody else"),
+    errors.AccessDenied("here", "no", "ask"),
+    errors.StoreTooOld("here", "Redis 6"),
+    errors.FormatTooNew("stream 's'", 2, 1),
+    errors.StoreUnreachable("here", "its certificate is refused", lasting=True),
+    errors.EmbeddedServerFailed("its directory is gone", lasting=True),
+    errors.GapError("c", "s", 1, 2),
+    *(
+        psycopg.OperationalError(f"connection failed: connection to server failed: {words}")
+        for words in (
+            'FATAL:  database "nope" does not exist',
+            'FATAL:  role "nobody" does not exist',
+            'FATAL:  role "nobody" is not permitted to log in',
+            'FATAL:  password authentication failed for user "me"',
+            "fe_sendauth: no password supplied",
+            'FATAL:  no pg_hba.conf entry for host "[local]"',
+            'FATAL:  pg_hba.conf rejects connection for host "[local]"',
+        )
+    ),
+    of_sqlite(sqlite3.SQLITE_ERROR),
+    of_sqlite(sqlite3.SQLITE_CONSTRAINT_UNIQUE),
+    *(of_postgres(state) for state in ("23505", "42P01", "42501", "22012", "57014")),
+]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=repr)
+def test_trouble_of_database_and_store_passes(error: Exception) -> None:
+    assert is_passing(error)
+
+
+@pytest.mark.parametrize("error", LASTING, ids=repr)
+def test_what_another_try_would_meet_again_does_not(error: Exception) -> None:
+    assert not is_passing(error)
+
+
+def test_delays_double_up_to_the_longest() -> None:
+    assert [delay_s(n, 1, 10) for n in (1, 2, 3, 4, 5, 6, 10_000)] == [1, 2, 4, 8, 10, 10, 10]
+
+
+def test_an_outage_is_logged_twice_however_long_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL, lambda: now)
+    delays = []
+    for _ in range(50):
+        delays.append(outage.meet(ValueError("gone\nand more")))
+        now += 1
+        assert outage.lasts_s == now - 100
+    outage.over()
+    outage.over()
+    assert outage.lasts_s == 0
+    assert delays[0] < delays[1] < delays[-1] == LONGEST_DELAY_S
+    assert [record.getMessage() for record in caplog.records] == [
+        "consumer 'c' is held up, and retries until it works: gone",
+        "consumer 'c' works again, after 50.0 s and 50 tries",
+    ]
+
+
+def test_what_is_logged_of_an_outage_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL, time.monotonic)
+    outage.meet(psycopg.OperationalError("no answer to hush-hush"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "consumer 'c' is held up, and retries until it works: no answer to ***"
+    ]
+
+
+def test_a_transaction_that_was_rolled_back_for_another_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL, time.monotonic)
+    for _ in range(20):
+        outage.meet(of_postgres("40001"))
+        outage.meet(of_postgres("40P01"))
+        outage.over()
+    assert caplog.records == []
+    for _ in range(20):
+        outage.meet(of_postgres("40001"))
+    outage.over()
+    assert len(caplog.records) == 2, "unless there is no end to it"
+
+
+# ── What an error says one should do is what helps, in the words of who reads it ─────────────────
+
+
+@pytest.mark.parametrize(
+    ("entries", "cure"),
+    [
+        ({"a": b"v"}, "use dict.items"),
+        (["ab", "cd"], "write one message as"),
+        (("a", b"v"), "write one message as"),
+    ],
+)
+def test_what_is_no_list_of_pairs_is_refused_with_the_form_that_fits(
+    entries: Any, cure: str
+) -> None:
+    with pytest.raises(InvalidInput, match=cure):
+        batch_of_entries(entries, carry=False)
+
+
+def test_a_connection_that_was_not_awaited_says_so() -> None:
+    connecting: Any = headwater.aio.connect("redis://nowhere")
+    with pytest.raises(AttributeError, match=r"write `hw = await .*'stream'"):
+        connecting.stream("a")
+    with pytest.raises(TypeError, match=r"`async with headwater\.aio\.connect"), connecting:
+        pass
+
+
+@pytest.mark.parametrize(
+    "kind", [Group, TopicGroup, Queue, AsyncGroup, AsyncTopicGroup, AsyncQueue]
+)
+def test_an_option_that_no_worker_takes_is_refused_where_it_is_written(kind: Any) -> None:
+    with pytest.raises(TypeError, match="'concurency'; did you mean 'concurrency'"):
+        kind.worker(None, concurency=8)
+
+
+def test_a_source_calls_the_store_its_url() -> None:
+    with pytest.raises(InvalidInput, match="unknown option 'store'; did you mean 'url'"):
+        SourceOptions({"store": "embedded:"}, ["stream", "url"])
+
+
+def test_a_database_is_said_to_run_only_if_it_is_a_server() -> None:
+    assert "check that it runs" in str(DatabaseUnreachable("postgresql://h/db", "gone"))
+    assert "you may write to it" in str(DatabaseUnreachable("sqlite:///app.db", "unable to open"))
+    assert "other program" in str(DatabaseUnreachable("sqlite:///app.db", "database is locked"))
+
+
+def test_missing_tables_are_made_by_a_call_or_by_a_command() -> None:
+    said = str(NotCreated("headwater_outbox"))
+    assert "create_all()" in said
+    assert "`headwater outbox create --db URL`" in said
+
+
+# ── What is done stays done: trouble with what comes after it does not look like its failure ─────
+
+
+GONE = StoreUnreachable("redis://h", "Connection refused")
+
+
+def finish(operation: Operation[Any], replies: dict[str, Any], fault: Exception) -> Any:
+    """Run an operation with these replies by function; every other call fails."""
+    try:
+        request = operation.send(None)
+        while True:
+            assert isinstance(request, Call)
+            if request.function in replies:
+                request = operation.send(replies[request.function])
+            else:
+                request = operation.throw(fault)
+    except StopIteration as done:
+        return done.value
+
+
+@pytest.mark.parametrize("fault", [GONE, OutcomeUnknown("hw_stream_seal", "broken")])
+@pytest.mark.parametrize("unsealed", [1, 2000])
+def test_a_write_that_is_acknowledged_is_reported_as_done(fault: Exception, unsealed: int) -> None:
+    stream = StreamHandle("s", set())
+    reply = {"hw_stream_write": [7, 7, unsealed, 0, 0, b"1 "]}
+    assert finish(writing.write(stream, "t", b"v", None), reply, fault) == 7
+    batch = [("t", b"v")] * 600
+    reply = {"hw_stream_write": [1, 600, unsealed, 0, 0, b"1 "]}
+    assert finish(writing.write_many(stream, batch, None, None, None), reply, fault) == range(
+        1, 601
+    )
+    assert stream.registered == set(), "it will be told later"
+
+
+def test_a_write_that_fails_is_reported_as_failed() -> None:
+    stream = StreamHandle("s", set())
+    with pytest.raises(StoreUnreachable):
+        finish(writing.write(stream, "t", b"v", None), {}, GONE)
+
+
+def test_what_a_read_took_reaches_its_caller_even_when_letters_cannot_be_buried() -> None:
+    group = GroupHandle(StreamHandle("s", set()), "g", "m", GroupOptions(dead_letters=True))
+    entry = [b"0-1", [b"k", b"t", b"v", b"v", b"t", b"5"]]
+    reply = {"hw_group_read": [[1, 1, 1], [], [entry], b"1", 0, 1, -1, 1, b"", 0]}
+    for fault in (GONE, UnreadableNode("it is broken")):
+        (message,) = finish(grouping.read(group, 1, None, 1000, None), reply, fault)
+        assert message.value == b"v"
+
+
+# ── Which server has a key: learned, and corrected by redirections ───────────────────────────────
+
+
+SLOT = key_slot(b"hw:s:{a}")
+TABLE = [
+    [0, SLOT - 1, [b"h", 1, b"id"], [b"h", 11, b"id"]],
+    [SLOT, SLOT, [b"h", 2, b"id"]],
+    [SLOT + 1, 16383, [b"", 3, b"id"]],
+]
+
+
+def learned() -> SlotMap:
+    slots = SlotMap((("seed", 9),))
+    slots.learn(TABLE, ("asked", 3))
+    return slots
+
+
+def test_a_table_says_who_has_a_key() -> None:
+    slots = learned()
+    assert slots.owner("hw:s:{a}") == slots.owner("hw:s:{a}:tail") == ("h", 2)
+    assert slots.primaries() == [("h", 1), ("h", 2), ("asked", 3)], "who names nobody was asked"
+
+
+def test_a_move_is_remembered_and_an_ask_is_not() -> None:
+    slots = learned()
+    assert slots.redirect(AskError(f"{SLOT} h:3"), ("h", 2), moved=False) == ("h", 3)
+    assert slots.owner("hw:s:{a}") == ("h", 2)
+    assert not slots.stale
+    assert slots.redirect(MovedError(f"{SLOT} :3"), ("h", 2), moved=True) == ("h", 3)
+    assert slots.owner("hw:s:{a}") == ("h", 3)
+    assert slots.stale
+
+
+def test_a_slot_that_nobody_has_is_a_cluster_that_is_down() -> None:
+    slots = SlotMap((("seed", 9),))
+    assert slots.stale
+    with pytest.raises(ClusterDownError):
+        slots.owner("hw:s:{a}")
+
+
+def test_servers_to_learn_from_take_turns_and_include_replicas() -> None:
+    slots = learned()
+    rounds = [slots.candidates() for _ in range(5)]
+    assert {node for (node, *_) in rounds} == set(rounds[0])
+    assert set(rounds[0]) == {("seed", 9), ("h", 1), ("h", 11), ("h", 2), ("asked", 3)}

@@ -20,6 +20,7 @@ from headwater.check.history import (
     check_group,
     check_log,
 )
+from headwater.check.pipeline import Transaction, check_effects, check_streamed
 
 Log = list[tuple[int, str]]
 
@@ -77,13 +78,7 @@ def test_every_fault_of_a_log_is_named(log: str, anomalies: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "log",
-    [
-        [(2, "a"), (3, "b")],
-        [(1, "a"), (3, "b")],
-        [(1, "a"), (1, "b")],
-        [(2, "b"), (1, "a")],
-    ],
+    "log", [[(2, "a"), (3, "b")], [(1, "a"), (3, "b")], [(1, "a"), (1, "b")], [(2, "b"), (1, "a")]]
 )
 def test_offsets_that_are_not_dense_are_a_gap(log: Log) -> None:
     events = [*write("1", "a", 0), *write("2", "b", 0)]
@@ -200,3 +195,49 @@ def test_events_survive_being_written_down() -> None:
     events = [*GOOD, *read("r1", 0, (1, "a", 1)), *ack("a1", 5, 1), ReturnBegun("n", 1.5, "g", [2])]
     lines = [msgspec.json.encode(event) for event in events]
     assert [msgspec.json.decode(line, type=HistoryEvent) for line in lines] == events
+
+
+# ── Each anomaly of the pipeline is found in a history that has it, and in no sound one ──────────
+
+
+ONE = Transaction([("s", "a"), ("s", "b"), ("t", "c")], "committed")
+GONE = Transaction([("s", "x")], "aborted")
+
+
+def names_of(found: list[Anomaly]) -> set[str]:
+    return {name for name, _ in found}
+
+
+def test_a_sound_history_has_no_anomaly() -> None:
+    other = Transaction([("s", "d")], "committed")
+    assert check_streamed([ONE, GONE, other], {"s": ["a", "d", "b"], "t": ["c"]}) == []
+    assert check_effects(["a", "b"], ["a", "b"]) == []
+
+
+@pytest.mark.parametrize(
+    ("logs", "anomaly"),
+    [
+        ({"s": ["a", "b"]}, "lost"),
+        ({"s": ["a", "b", "a"], "t": ["c"]}, "duplicate"),
+        ({"s": ["a", "x", "b"], "t": ["c"]}, "aborted-read"),
+        ({"s": ["a", "b", "c"], "t": ["c"]}, "invented"),
+        ({"s": ["b", "a"], "t": ["c"]}, "reordered"),
+    ],
+)
+def test_every_fault_of_the_way_to_the_log_is_named(
+    logs: dict[str, list[str]], anomaly: str
+) -> None:
+    assert names_of(check_streamed([ONE, GONE], logs)) == {anomaly}
+
+
+@pytest.mark.parametrize(
+    ("applied", "anomaly"),
+    [
+        (["a", "b", "c", "b"], "double-effect"),
+        (["a", "c"], "no-effect"),
+        (["a", "b", "c", "d"], "invented"),
+        (["b", "a", "c"], "reordered"),
+    ],
+)
+def test_every_fault_of_a_consumer_is_named(applied: list[str], anomaly: str) -> None:
+    assert names_of(check_effects(["a", "b", "c"], applied)) == {anomaly}

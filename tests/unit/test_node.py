@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import random
 import struct
+from types import SimpleNamespace
+from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import create_engine
 
 from headwater import HeadwaterError, InvalidInput, UnreadableNode
 from headwater.kernel.headers import Headers
 from headwater.log import node
+from headwater.log.handles import StreamHandle
 from headwater.log.keys import MAX_TAG_BYTES, NODE_BYTES, NODE_MESSAGES
+from headwater.log.retention import AmongOffsets
+from headwater.outbox import checkpoints
+from headwater.outbox.batches import count_ids, id_at, place_of, read_runs, runs_of, spell_runs
+from headwater.outbox.plan import Ask, ConsumerPlan, Execute, Fetch, Transact, Work
+from headwater.outbox.position import ConsumerPosition
 
 
 def contents() -> dict[str, pa.RecordBatch]:
@@ -142,3 +153,161 @@ def test_a_tag_that_is_too_long_is_found_wherever_it_is() -> None:
         with pytest.raises(InvalidInput, match="a tag may have 4096 bytes, not 4097"):
             node.check_batch(batch)
     assert 30 < refused < 270
+
+
+# ── Compaction knows what stays, whatever lies between the offsets of a node ─────────────────────
+
+
+OFFSETS = st.sets(st.integers(1, 60), max_size=40)
+
+
+@given(OFFSETS, OFFSETS)
+def test_rows_of_a_node_stay_by_their_offsets(node: set[int], stay: set[int]) -> None:
+    column = pa.array(sorted(node), pa.int64())
+    batch = pa.RecordBatch.from_arrays([column], names=["offset"])
+    kept = AmongOffsets(iter(stay))(batch)
+    assert [
+        offset for offset, here in zip(sorted(node), kept.to_pylist(), strict=True) if here
+    ] == [offset for offset in sorted(node) if offset in stay]
+
+
+# ── What a position tells the log, when several processes begin at the same moment ───────────────
+
+# What a position looks at in the info of a stream.
+INFO = SimpleNamespace(first=1, last=20)
+
+
+def drive(work: Work[Any], stored: list[int | None]) -> tuple[Any, list[Any]]:
+    """Run work against a stream that ends at 20; returns its result, and what the log was sent."""
+    told: list[Any] = []
+    reply: Any = None
+    try:
+        while True:
+            request = work.send(reply)
+            if isinstance(request, Transact):
+                reply = transact(request.work, stored)
+            elif isinstance(request, Ask):
+                call: Any = request.operation.send(None)
+                request.operation.close()
+                reply = INFO if call.function == "hw_stream_info" else None
+                if call.function == "hw_stream_reader":
+                    told.append(call.args[1])
+            else:
+                reply = None
+    except StopIteration as done:
+        return done.value, told
+
+
+def transact(work: Work[Any], stored: list[int | None]) -> Any:
+    """Run work in a database that has the positions that are given, and nothing else."""
+    reply: Any = None
+    try:
+        while True:
+            request = work.send(reply)
+            loads = isinstance(request, Fetch) and request.statement is checkpoints.LOAD
+            reply = stored.pop(0) if loads else None
+    except StopIteration as done:
+        return done.value
+
+
+def position(start: Any) -> ConsumerPosition:
+    plan = ConsumerPlan("c", create_engine("sqlite://"), 10, start, "stop", 1, 0, "stop", False)
+    return ConsumerPosition(plan, StreamHandle("s", {"s"}))
+
+
+def test_a_new_consumer_holds_everything_until_it_knows_where_the_first_message_is() -> None:
+    assert drive(position("first").look_up(), [None, 1]) == (1, [1])
+    assert drive(position("last").look_up(), [None, 21]) == (21, [21])
+
+
+def test_the_second_to_begin_reports_where_the_first_began() -> None:
+    """It had told a later position: retention must not pass what the first still needs."""
+    assert drive(position("last").look_up(), [None, 11]) == (11, [21, 11])
+
+
+def test_a_position_that_somebody_moved_back_is_reported() -> None:
+    place = position("first")
+    assert drive(place.look_up(), [15]) == (15, [15])
+    place.next = None
+    assert drive(place.look_up(), [15]) == (15, [])
+    place.next = None
+    assert drive(place.look_up(), [4]) == (4, [4])
+
+
+def test_a_position_is_reported_once() -> None:
+    place = position("first")
+    drive(place.look_up(), [15])
+    place.next = 30
+    assert drive(place.report(), [])[1] == [30]
+    assert drive(place.report(), [])[1] == []
+    place.next = 31
+    assert drive(place.report(60.0), [])[1] == [], "not so soon again"
+
+
+class Frozen:
+    """A time source that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_time_comes_from_the_source_that_was_given() -> None:
+    frozen = Frozen()
+    plan = ConsumerPlan(
+        *("c", create_engine("sqlite://"), 10, "first", "stop", 1, 0, "stop", False, frozen)
+    )
+    place = ConsumerPosition(plan, StreamHandle("s", {"s"}))
+    moved = place.move(1, 5).send(None)
+    assert isinstance(moved, Execute)
+    assert moved.values["now_ms"] == 1_000_000_000
+    assert drive(place.look_up(), [15]) == (15, [15])
+    place.doubt(2.0)
+    assert place.next == 15
+    frozen.now += 2
+    place.doubt(2.0)
+    assert place.next is None
+
+
+# ── A claim names exactly the rows it is about ───────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        ([], ""),
+        ([7], "7"),
+        ([7, 8], "7-8"),
+        ([1, 2, 3, 5, 9, 10], "1-3,5,9-10"),
+        ([2**63 - 2, 2**63 - 1], "9223372036854775806-9223372036854775807"),
+    ],
+)
+def test_neighbours_are_spelled_as_a_run(ids: list[int], text: str) -> None:
+    runs = runs_of(ids)
+    assert spell_runs(runs) == text
+    assert read_runs(text) == runs
+    assert count_ids(runs) == len(ids)
+
+
+@given(st.sets(st.integers(1, 300)).map(sorted))
+def test_every_id_is_named_and_no_other(ids: list[int]) -> None:
+    runs = read_runs(spell_runs(runs_of(ids)))
+    assert [one for first, last in runs for one in range(first, last + 1)] == ids
+
+
+def test_a_full_batch_of_neighbours_is_short() -> None:
+    assert len(spell_runs(runs_of(range(10**15, 10**15 + 10_000)))) < 40
+
+
+def test_an_id_and_its_place_lead_to_each_other() -> None:
+    runs = [(3, 5), (9, 9), (12, 13)]
+    ids = [3, 4, 5, 9, 12, 13]
+    assert [id_at(runs, place) for place in range(7)] == [*ids, None]
+    assert [place_of(runs, one) for one in ids] == list(range(6))
+    assert place_of(runs, 6) is None
+    assert id_at(runs, -1) is None

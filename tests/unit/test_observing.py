@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import headwater
 from headwater.ick.keys import channel_key, ick_keys, shard_key
-from headwater.kernel.instrument import Event, count, current, install, installed, observe
+from headwater.kernel.instrument import (
+    Event,
+    also_installed,
+    count,
+    current,
+    install,
+    installed,
+    observe,
+)
 from headwater.log.keys import STREAMS, box_key, stream_key, tail_key, topic_key
 from headwater.queue import keys as queue_keys
 from headwater.store.call import Call, Look, Many, Wait
@@ -111,3 +121,53 @@ def test_a_look_that_did_not_work_is_reported_as_retried() -> None:
     assert [(event.name, event.outcome) for event in recorder.events] == [
         ("stream.look", "retried")
     ]
+
+
+# ── Several instruments in one process: servers and programs beside each other ───────────────────
+
+
+def test_instruments_beside_each_other_begin_and_end_in_any_order() -> None:
+    first, second, own = Recorder(), Recorder(), Recorder()
+    one, other = also_installed(first), also_installed(second)
+    one.__enter__()
+    other.__enter__()
+    with installed(own):
+        one.__exit__(None, None, None)
+        observation = observe("queue.push", "jobs")
+        assert observation is not None
+        observation.end()
+    other.__exit__(None, None, None)
+    assert [len(found.events) for found in (first, second, own)] == [0, 1, 1]
+    assert current() is None
+
+
+# ── Operations reach for nothing but what they ask of their store: no clock, no chance, no I/O ───
+
+
+SOURCE = Path(headwater.__file__).parent
+# By these a module would reach around its store.
+OUTSIDE = {
+    *("asyncio", "concurrent", "multiprocessing", "os", "pathlib", "queue", "random", "secrets"),
+    *("select", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid", "redis"),
+}
+MODULES = sorted(
+    [file for part in ("log", "queue", "ick") for file in (SOURCE / part).glob("*.py")]
+    + [SOURCE / "store" / f"{name}.py" for name in ("call", "many")]
+    + [SOURCE / "outbox" / f"{name}.py" for name in ("consuming", "position", "reset")]
+)
+
+
+def reached(module: Path) -> Iterator[str]:
+    """Return what a module imports from outside, and the clocks that it reads."""
+    for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0]
+        elif isinstance(node, ast.Attribute) and node.attr in ("now", "utcnow", "today"):
+            yield "time"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_an_operation_asks_its_store_for_time_chance_and_data(module: Path) -> None:
+    assert not OUTSIDE & set(reached(module))

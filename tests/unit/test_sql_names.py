@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import traceback
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import URL
+from sqlalchemy import URL, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from headwater.errors import HeadwaterError, InvalidInput
+from headwater.errors import DatabaseUnreachable, HeadwaterError, InvalidInput
 from headwater.outbox import Outbox, Streamer
 from headwater.sql.driver_errors import safe_name, translated, without_secrets
-from headwater.sql.engines import open_engine
+from headwater.sql.engines import (
+    PostgresServer,
+    SqliteFile,
+    is_in_memory,
+    open_engine,
+    parse_url,
+    sqlite_file,
+)
+from headwater.sql.relations import Relation, quoted
+from headwater.store.url import URL_VARIABLE, Address, resolve
 
 SECRET = "hush-hush"
 AWAY = "127.0.0.1:1"
@@ -208,3 +219,326 @@ def _causes(error: BaseException) -> list[BaseException]:
         if at is not None:
             found.append(at)
     return found
+
+
+# ── From the URL of a database to its engine and its file ────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "driver"),
+    [
+        ("sqlite:///app.db", "sqlite"),
+        ("postgres://me@h/db", "postgresql+psycopg"),
+        ("postgresql://me@h/db", "postgresql+psycopg"),
+        ("postgresql+asyncpg://me@h/db", "postgresql+asyncpg"),
+    ],
+)
+def test_a_url_is_of_a_database_that_is_known(text: str, driver: str) -> None:
+    assert parse_url(text).drivername == driver
+
+
+@pytest.mark.parametrize("text", ["", "mysql://h/db", "postgresql://h:port/db"])
+def test_a_url_of_another_database_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="use sqlite:///file or postgresql://"):
+        parse_url(text)
+
+
+def test_a_file_that_is_given_without_a_scheme_is_named_with_its_url() -> None:
+    with pytest.raises(InvalidInput, match=r"'app.db' is not .* did you mean sqlite:///app\.db\?"):
+        parse_url("app.db")
+
+
+@pytest.mark.parametrize(
+    ("text", "file"),
+    [
+        ("sqlite:///app.db", "app.db"),
+        ("sqlite:////var/app.db", "/var/app.db"),
+        ("sqlite:///file:app.db?uri=true", "app.db"),
+        ("sqlite:///file:/var/app.db?mode=ro&uri=true", "/var/app.db"),
+        ("sqlite:///file:///var/app.db?uri=true", "/var/app.db"),
+        ("sqlite://", None),
+        ("sqlite:///:memory:", None),
+        ("sqlite:///file:x?mode=memory&cache=shared&uri=true", None),
+        ("postgresql://me@h/db", None),
+    ],
+)
+def test_the_file_of_a_database_is_known(text: str, file: str | None) -> None:
+    url = make_url(text)
+    assert sqlite_file(url) == (None if file is None else Path(file))
+    assert is_in_memory(url) == (file is None and text.startswith("sqlite"))
+
+
+def test_a_file_must_exist_unless_it_may_be_new(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+    missing = "no such file; check that the URL names"
+    with pytest.raises(DatabaseUnreachable, match=missing), open_engine(url):
+        pass
+    with open_engine(url, new=True) as engine:
+        engine.connect().close()
+    with open_engine(url):
+        pass
+    none = f"sqlite:///{tmp_path / 'none' / 'app.db'}"
+    with pytest.raises(DatabaseUnreachable, match="no folder"), open_engine(none, new=True):
+        pass
+
+
+def test_an_engine_closes_its_connections_at_the_end(tmp_path: Path) -> None:
+    with open_engine(f"sqlite:///{tmp_path / 'app.db'}", new=True) as engine:
+        with engine.connect() as connection:
+            kept = connection.connection.driver_connection
+        assert isinstance(kept, sqlite3.Connection)
+        kept.execute("SELECT 1")
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        kept.execute("SELECT 1")
+
+
+def test_a_database_in_memory_is_not_shared_between_processes() -> None:
+    with pytest.raises(InvalidInput, match="in memory"):
+        SqliteFile(make_url("sqlite://"))
+
+
+def test_a_parameter_that_libpq_does_not_know_is_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match='"bogus"') as caught:
+        PostgresServer(make_url("postgresql://me:hush-hush@h/db?bogus=1"))
+    assert "hush-hush" not in str(caught.value)
+
+
+def test_names_are_quoted_whatever_they_hold() -> None:
+    assert quoted('a"b') == '"a""b"'
+    assert Relation.of('Main."a.b"').sql == '"Main"."a.b"'
+    assert str(Relation.of("main.t")) == "table main.t"
+    assert Relation.of(None, "SELECT 1;").sql == "(\nSELECT 1\n) AS q"
+    for wrong in ("", "a..b", "a.b.c", 'a"b'):
+        with pytest.raises(InvalidInput, match=r"schema\.name"):
+            Relation.of(wrong)
+
+
+# ── From a URL to an address: what each form means, and that no error shows a password ───────────
+
+
+HOME = Path("/home/of/the/embedded/store")
+
+
+def single(safe: str, **options: Any) -> Address:
+    nodes = ((options["host"], options["port"]),) if "host" in options else ()
+    return Address("single", safe, options, nodes)
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("redis://", single("redis://localhost:6379", host="localhost", port=6379, db=0)),
+        ("redis://h", single("redis://h:6379", host="h", port=6379, db=0)),
+        ("redis://h:7000/3", single("redis://h:7000/3", host="h", port=7000, db=3)),
+        ("redis://h/", single("redis://h:6379", host="h", port=6379, db=0)),
+        ("redis://[::1]:7000", single("redis://[::1]:7000", host="::1", port=7000, db=0)),
+        ("redis://[::1]", single("redis://[::1]:6379", host="::1", port=6379, db=0)),
+        (
+            "redis://:se%2Fcret@h",
+            single("redis://h:6379", password="se/cret", host="h", port=6379, db=0),
+        ),
+        (
+            "redis://me:p%40ss:word@h",
+            single(
+                "redis://h:6379", username="me", password="p@ss:word", host="h", port=6379, db=0
+            ),
+        ),
+        (
+            "redis://me:p@ss@h",
+            single("redis://h:6379", username="me", password="p@ss", host="h", port=6379, db=0),
+        ),
+        ("unix:///run/r.sock", single("unix:///run/r.sock", unix_socket_path="/run/r.sock", db=0)),
+        (
+            "unix://me:pw@/run/my%20r.sock?db=2",
+            single(
+                "unix:///run/my r.sock?db=2",
+                unix_socket_path="/run/my r.sock",
+                db=2,
+                username="me",
+                password="pw",
+            ),
+        ),
+        (
+            "rediss://h:7000?ssl_ca_certs=/ca.pem&ssl_cert_reqs=optional",
+            single(
+                "rediss://h:7000",
+                ssl=True,
+                ssl_ca_certs="/ca.pem",
+                ssl_cert_reqs="optional",
+                host="h",
+                port=7000,
+                db=0,
+            ),
+        ),
+        (
+            "redis+cluster://me:pw@a:1,b,[::1]:3",
+            Address(
+                "cluster",
+                "redis+cluster://a:1,b:6379,[::1]:3",
+                {"username": "me", "password": "pw"},
+                (("a", 1), ("b", 6379), ("::1", 3)),
+            ),
+        ),
+        (
+            "rediss+cluster://a:1",
+            Address("cluster", "rediss+cluster://a:1", {"ssl": True}, (("a", 1),)),
+        ),
+        (
+            "redis+sentinel://me:pw@a,b:1/log/2?sentinel_username=s&sentinel_password=s%26w",
+            Address(
+                "sentinel",
+                "redis+sentinel://a:26379,b:1/log/2",
+                {"username": "me", "password": "pw", "db": 2},
+                (("a", 26379), ("b", 1)),
+                service="log",
+                sentinel_options={"username": "s", "password": "s&w"},
+            ),
+        ),
+        (
+            "rediss+sentinel://a/my%20log?ssl_ca_certs=/ca.pem",
+            Address(
+                "sentinel",
+                "rediss+sentinel://a:26379/my log",
+                {"ssl": True, "ssl_ca_certs": "/ca.pem", "db": 0},
+                (("a", 26379),),
+                service="my log",
+                sentinel_options={"ssl": True, "ssl_ca_certs": "/ca.pem"},
+            ),
+        ),
+        (
+            "embedded:///data/dir",
+            Address("embedded", "embedded:///data/dir", {}, directory=Path("/data/dir")),
+        ),
+        (
+            "embedded:///data/my%20dir",
+            Address("embedded", "embedded:///data/my dir", {}, directory=Path("/data/my dir")),
+        ),
+        ("embedded:", Address("embedded", f"embedded://{HOME}", {}, directory=HOME)),
+        ("embedded://", Address("embedded", f"embedded://{HOME}", {}, directory=HOME)),
+    ],
+)
+def test_every_form_of_url_names_its_store(url: str, address: Address) -> None:
+    assert resolve(url, HOME)._asdict() == address._asdict()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost",
+        "localhost:6379",
+        "redis://a..b",
+        "redis://\udcff",
+        "http://h",
+        "redis:h",
+        "redis:/h",
+        "redis://h:port",
+        "redis://h:0",
+        "redis://h:65536",
+        "redis://h:-1",
+        "redis://:7000",
+        "redis://h/db",
+        "redis://h/-1",
+        "redis://h/1/2",
+        "redis://h?db=1",
+        "redis://h?ssl_ca_certs=/ca.pem",
+        "redis://h#1",
+        "redis://a,b",
+        "redis://a,",
+        "redis://[::1",
+        "redis://::1",
+        "redis://[h]:1",
+        "redis://[::1]x",
+        "redis://h:",
+        "redis://h:١",
+        "redis://h\n",
+        "redis://h\t:1",
+        "rediss://h?ssl_cert_reqs=perhaps",
+        "redis+cluster://a,b/1",
+        "redis+sentinel://a",
+        "redis+sentinel://a/",
+        "redis+sentinel://a/log/x",
+        "redis+sentinel://a/log?password=x",
+        "redis://a?sentinel_password=x",
+        "unix://",
+        "unix:///",
+        "unix://r.sock",
+        "unix://run/r.sock",
+        "unix:///r.sock?db=one",
+        "unix:///r.sock?mode=1",
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput):
+        resolve(url, HOME)
+
+
+@pytest.mark.parametrize(
+    ("url", "cure"),
+    [
+        ("localhost:6379", "did you mean redis://localhost:6379?"),
+        ("redis//localhost:6379", "did you mean redis://localhost:6379?"),
+        ("redis://localhost:99999", "use one from 1 to 65535"),
+        ("localhost", "it begins with one of"),
+    ],
+)
+def test_a_url_that_is_nearly_one_is_refused_with_its_cure(url: str, cure: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(cure)):
+        resolve(url, Path("d"))
+
+
+def test_a_url_of_the_environment_is_said_to_come_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEADWATER_URL", "nonsense")
+    with pytest.raises(InvalidInput, match=r"what \$HEADWATER_URL or a profile says is not"):
+        resolve(None, Path("d"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "pa55word",
+        "me:pa55word@h",
+        "redis://me:pa55/word@h:6379",
+        "redis://me:/pa55word@h:6379",
+        "redis://me:pa55?word@h:6379",
+        "redis://me:pa55#word@h:6379",
+        "redis://me:pa55word",
+        "redis://:pa55word",
+        "redis://me:pa55word@h:x",
+        "redis://me:pa55word@h:99999",
+        "redis://me:pa55word@a,b",
+        "redis://me:pa55word@h/x",
+        "redis://me:pa55word@h?x=1",
+        "redis://me:pa55word@[h",
+        "redis://me:pa55word\x07@h",
+        "redis+cluster://me:pa55word@a,b/1",
+        "redis+sentinel://me:pa55word@a/log/x",
+        "redis+sentinel://a/log?sentinel_password=pa55@word",
+        "redis+sentinel://a/log?sentinel_password=pa55word&x=1",
+        "unix://me:pa55word@h/r.sock",
+    ],
+)
+def test_no_error_about_a_url_shows_its_password(url: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        resolve(url, HOME)
+    assert "pa55" not in str(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_an_address_shows_itself_without_its_secrets() -> None:
+    address = resolve("redis://me:secret@h", HOME)
+    assert repr(address) == "Address('redis://h:6379')"
+
+
+def test_without_a_url_the_environment_decides_then_the_embedded_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(URL_VARIABLE, "redis://h:7000")
+    assert resolve(None, HOME).safe == "redis://h:7000"
+    assert resolve("redis://other", HOME).safe == "redis://other:6379"
+    monkeypatch.setenv(URL_VARIABLE, "")
+    assert resolve(None, HOME).directory == HOME
+    monkeypatch.delenv(URL_VARIABLE)
+    assert resolve(None, HOME).directory == HOME

@@ -64,7 +64,4 @@ class Table:
 
 
 def rides(**distances: int | None) -> dict[str, Any]:
-    return {
-        "ride": list(distances),
-        "distance": pa.array(list(distances.values()), pa.int64()),
-    }
+    return {"ride": list(distances), "distance": pa.array(list(distances.values()), pa.int64())}
