@@ -88,7 +88,7 @@ def load(lines: list[Line], seconds: float) -> float:
 @contextlib.contextmanager
 def door(url: str) -> Iterator[tuple[int, int]]:
     """Run a door until the end of the block; yields its port and its process."""
-    words = [sys.executable, "-c", "from headwater.cli.program import app; app()", "serve"]
+    words = [sys.executable, "-c", "from headwater.cli.main import app; app()", "serve"]
     words += ["--store", url, "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -21,7 +21,7 @@ from headwater.kernel.declaring import Scope
 from headwater.outbox import Consumer
 from headwater.serve.console import letters
 from headwater.serve.console.actions.table import ACTIONS
-from headwater.serve.console.letters import Place
+from headwater.serve.console.links import Place
 from headwater.serve.console.service import Console
 from headwater.serve.tokens import Tokens
 from tests.support.api import ApiClient, ApiServer

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import headwater
 from headwater import Headwater
-from headwater.cli.program import app
+from headwater.cli.main import app
 from headwater.metrics.alarm_watch import ALARMS
 from headwater.serve.console.service import Console
 from headwater.store.doctor import VERIFIED, VerifyNote, note_verify, past_checks

@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "redis-clients.md"
 @contextmanager
 def serving(*words: str) -> Iterator[int]:
     """Run ``headwater serve --resp``; returns the port of the door."""
-    command = [sys.executable, "-c", "from headwater.cli.program import app; app()", "serve"]
+    command = [sys.executable, "-c", "from headwater.cli.main import app; app()", "serve"]
     command += ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

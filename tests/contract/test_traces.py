@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from headwater import Headwater
-from headwater.cli.program import app
+from headwater.cli.main import app
 from headwater.outbox import Outbox, Streamer
 from headwater.outbox.batches import KEPT, StagedRow, StreamedBatch
 from headwater.serve.console.service import Console

@@ -50,7 +50,7 @@ def test_every_rule_holds(writers: int, members: int, kills: int) -> None:
     }
     command = [str(word) for pair in words.items() for word in pair]
     done = subprocess.run(
-        [sys.executable, "-c", "from headwater.cli.program import app; app()", "verify", *command],
+        [sys.executable, "-c", "from headwater.cli.main import app; app()", "verify", *command],
         capture_output=True,
         text=True,
         check=False,

@@ -178,7 +178,7 @@ def test_without_spark_the_error_says_what_to_install(database_url: str) -> None
     words = ["spark", "totals", "s", "--db", database_url, *TOTALS]
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
-        f"from headwater.cli.program import app; app({words!r})"
+        f"from headwater.cli.main import app; app({words!r})"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

@@ -17,7 +17,7 @@ import typer.testing
 from typer.testing import CliRunner
 
 from headwater import Stream
-from headwater.cli.program import app
+from headwater.cli.main import app
 from headwater.doors.catalogue import catalogue
 from headwater.doors.replies import reply_type
 from headwater.views import all_views

@@ -27,7 +27,8 @@ from typer.testing import CliRunner
 from typer.utils import get_params_from_function
 
 from headwater import errors
-from headwater.cli.program import app, bare_root, spelled
+from headwater.cli.main import app
+from headwater.cli.program import bare_root, spelled
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.routes import document, status_of
 from headwater.serve.api.table import ROUTES

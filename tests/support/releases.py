@@ -49,7 +49,7 @@ class Release(NamedTuple):
 
     def command(self, *words: str) -> tuple[int, str, str]:
         """Run a ``headwater`` command."""
-        return self.run("-c", "from headwater.cli.program import app; app()", *words)
+        return self.run("-c", "from headwater.cli.main import app; app()", *words)
 
     def work(self, **facts: Any) -> tuple[int, str, str]:
         """Let a worker work; see release_worker.py."""

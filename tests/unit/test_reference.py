@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 import headwater
 from headwater import errors, outbox, serve, testing, timeline
 from headwater.app.running import RunningApp
-from headwater.cli.program import app, spelled
+from headwater.cli.main import app
+from headwater.cli.program import spelled
 from headwater.ick import keys as ick_limits
 from headwater.kernel import instrument
 from headwater.kernel.declaring import Scope

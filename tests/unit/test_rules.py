@@ -300,7 +300,7 @@ class NotInstalled:
 sys.meta_path.insert(0, NotInstalled())
 {program}
 """
-CLI = "from headwater.cli.program import app; sys.argv[0] = 'headwater'; app()"
+CLI = "from headwater.cli.main import app; sys.argv[0] = 'headwater'; app()"
 EXTRAS = (
     "sqlalchemy",
     "psycopg",

@@ -177,12 +177,11 @@ def modules_that_import(name: str, folder: Path) -> set[str]:
 def test_no_command_builds_json_by_hand() -> None:
     # What --json prints goes through output.show_json, which takes views alone: mypy sees to it.
     assert modules_that_import("json", ROOT / "cli") == {
-        "cli/demo/crew.py",  # the notes between the processes of the demo
-        "cli/demo/member.py",
-        "cli/demo/story.py",  # the values that the demo writes to the log
+        "cli/demo/member.py",  # the notes between the processes of the demo
+        "cli/demo/story.py",  # and the values that it writes to the log
     }
     assert modules_that_import("msgspec", ROOT / "cli") == {
-        "cli/verify/workers.py"  # the notes of its processes
+        "cli/verify/drive.py"  # the notes of its processes
     }
     written = [
         module

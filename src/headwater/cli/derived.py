@@ -18,7 +18,7 @@ import typer
 from headwater.cli import completing, options, output
 from headwater.cli.options import AsJson, StoreUrl, Yes, confirm
 from headwater.doors.catalogue import Kind
-from headwater.kernel.declaring import Shape
+from headwater.kernel.declaring import Spelling
 
 if TYPE_CHECKING:
     from headwater.doors.catalogue import Declared
@@ -39,18 +39,18 @@ _COMPLETED: Final[dict[str, Any]] = {
 }
 _EXPLAINED: Final = {"key": "Key of the Ick, as redis-ick spells it."}
 _METAVARS: Final = {
-    Shape.OFFSETS.value: "OFFSET...",
-    Shape.OFFSETS_BY_PARTITION.value: "OFFSET...",
-    Shape.POSITION.value: "TO",
-    Shape.MEMBERS.value: "MEMBER...",
+    Spelling.OFFSETS.value: "OFFSET...",
+    Spelling.OFFSETS_BY_PARTITION.value: "OFFSET...",
+    Spelling.POSITION.value: "TO",
+    Spelling.MEMBERS.value: "MEMBER...",
 }
 _STEPS: Final = (
     "An offset, first, last, a time like 2030-01-31T12:00:00Z, or -1000 or +1000: so many "
     "messages back or on from the present position."
 )
 _EXAMPLES: Final = {
-    Shape.SPAN.value: " As 7d, 12h, 30m, 45s or 500ms.",
-    Shape.SIZE.value: " As 1000000, 500MB or 2GiB.",
+    Spelling.SPAN.value: " As 7d, 12h, 30m, 45s or 500ms.",
+    Spelling.SIZE.value: " As 1000000, 500MB or 2GiB.",
 }
 _EMPTY: Final = inspect.Parameter.empty
 
@@ -61,7 +61,7 @@ class Word(NamedTuple):
     called: str
     option: str
     kind: str = "str"
-    shape: str = Shape.PLAIN.value
+    shape: str = Spelling.PLAIN.value
     help: str = ""
     metavar: str = ""
     least: int | None = None
@@ -94,7 +94,7 @@ def add_commands(app: typer.Typer, kind: Kind, opened: Opened) -> None:
     for declaration in DECLARED[kind.name]:
         if declaration.by_hand:
             continue
-        steps = any(word.shape == Shape.POSITION.value for word in declaration.words)
+        steps = any(word.shape == Spelling.POSITION.value for word in declaration.words)
         settings = options.TAKES_STEPS if steps else None
         run = _command(declaration, kind, opened)
         app.command(declaration.name, context_settings=settings)(run)
@@ -233,10 +233,10 @@ def _named(key: str, at: int) -> inspect.Parameter:
 def _parameter(word: Word) -> inspect.Parameter:
     kind = _TYPES[word.kind]
     metavar = _METAVARS.get(word.shape, word.metavar or None)
-    if word.shape == Shape.TEXTS.value:
+    if word.shape == Spelling.TEXTS.value:
         metavar = f"{metavar}..."
     help = word.help + _EXAMPLES.get(word.shape, "")
-    if word.shape == Shape.POSITION.value:
+    if word.shape == Spelling.POSITION.value:
         help = _STEPS
     if word.variadic or (word.required and not word.keyword):
         metavar = metavar or word.called.upper()
@@ -256,15 +256,15 @@ def _parameter(word: Word) -> inspect.Parameter:
 
 def _value(word: Word, typed: Any) -> Any:
     """Return what was typed as the operation takes it."""
-    match Shape(word.shape):
-        case Shape.SPAN if typed is not None:
+    match Spelling(word.shape):
+        case Spelling.SPAN if typed is not None:
             return options.duration_ms(typed, word.option)
-        case Shape.SIZE if typed is not None:
+        case Spelling.SIZE if typed is not None:
             return options.size_bytes(typed, word.option)
-        case Shape.OFFSETS:
+        case Spelling.OFFSETS:
             return options.offsets(typed)
-        case Shape.OFFSETS_BY_PARTITION:
+        case Spelling.OFFSETS_BY_PARTITION:
             return options.in_topic(typed)
-        case Shape.POSITION:
+        case Spelling.POSITION:
             return options.target(typed)
     return typed

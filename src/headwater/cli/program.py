@@ -500,10 +500,3 @@ def _part(whole: typer.Typer, words: Sequence[str]) -> typer.Typer:
 def name_of(command: CommandInfo) -> str:
     """Return the name by which a command is called."""
     return command.name or get_command_name(getattr(command.callback, "__name__", ""))
-
-
-# ── Main ──────────────────────────────────────────────────────────────────────────────────────────
-# The program `headwater` with all of its commands; to run one of them, `narrowing` is faster.
-
-
-app = every_command()

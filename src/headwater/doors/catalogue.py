@@ -23,7 +23,7 @@ from headwater.errors import (
     UnknownTimedJob,
     UnknownTopic,
 )
-from headwater.kernel.declaring import DOORS, Param, Row, Shape, row_of
+from headwater.kernel.declaring import DOORS, Param, Row, Spelling, row_of
 
 if TYPE_CHECKING:
     from headwater.store.call import Operation
@@ -103,7 +103,7 @@ class Parameter(NamedTuple):
     @property
     def option(self) -> str:
         """Its option of a command; a span of time has its unit in its value."""
-        name = self.called.removesuffix("_ms") if self.says.shape is Shape.SPAN else self.called
+        name = self.called.removesuffix("_ms") if self.says.shape is Spelling.SPAN else self.called
         return f"--{name.replace('_', '-')}"
 
     @property

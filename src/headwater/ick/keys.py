@@ -9,7 +9,7 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 
 from headwater.errors import InvalidInput
 from headwater.kernel import inputs
-from headwater.kernel.declaring import Param, Shape
+from headwater.kernel.declaring import Param, Spelling
 from headwater.kernel.inputs import check_int, check_name
 from headwater.store.call import Argument
 
@@ -25,10 +25,12 @@ _Row = TypeVar("_Row")
 
 Member: TypeAlias = "str | bytes"
 Scores: TypeAlias = "Mapping[str, float] | Mapping[bytes, float] | Mapping[Member, float]"
-GivenMember: TypeAlias = Annotated[Member, Param("Members.", Shape.MEMBERS, metavar="MEMBER")]
+GivenMember: TypeAlias = Annotated[Member, Param("Members.", Spelling.MEMBERS, metavar="MEMBER")]
 GivenScores: TypeAlias = Annotated[
     Scores,
-    Param("Members; the lower of two scores of a member counts.", Shape.SCORES, called="members"),
+    Param(
+        "Members; the lower of two scores of a member counts.", Spelling.SCORES, called="members"
+    ),
 ]
 NotBefore: TypeAlias = Annotated[
     int | dt.datetime | None,

@@ -30,7 +30,7 @@ class Scope(enum.IntEnum):
     ADMIN = 3
 
 
-class Shape(enum.Enum):
+class Spelling(enum.Enum):
     """How a parameter is spelled in doors, where its Python type does not say it."""
 
     PLAIN = "plain"
@@ -56,7 +56,7 @@ class Param:
     """
 
     help: str
-    shape: Shape = Shape.PLAIN
+    shape: Spelling = Spelling.PLAIN
     least: int | None = None
     most: int | None = None
     called: str = ""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headwater.errors import InvalidInput
-from headwater.kernel.declaring import Param, Shape
+from headwater.kernel.declaring import Param, Spelling
 
 # ── Inputs ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -43,13 +43,13 @@ _UNITS_MS: Final = {
 
 
 DelayMs: TypeAlias = Annotated[
-    Duration, Param("Milliseconds until they are redelivered.", Shape.MS, 0, MAX_MS)
+    Duration, Param("Milliseconds until they are redelivered.", Spelling.MS, 0, MAX_MS)
 ]
 AckMs: TypeAlias = Annotated[
     Duration,
     Param(
         "Milliseconds after which a message that is not acknowledged is redelivered.",
-        Shape.MS,
+        Spelling.MS,
         1,
         MAX_MS,
     ),

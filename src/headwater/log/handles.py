@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headwater.errors import HeadwaterError, InvalidInput, LostFuture, UnknownGroup
 from headwater.kernel.codecs import Coder
-from headwater.kernel.declaring import Param, Shape
+from headwater.kernel.declaring import Param, Spelling
 from headwater.kernel.headers import Carried, GivenHeaders, encode_headers
 from headwater.kernel.inputs import MAX_EXACT, refuse_own_name
 from headwater.log import node
@@ -216,10 +216,10 @@ def go_on(
 
 Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"
 Position: TypeAlias = Annotated[
-    Start, Param("An offset, first or last.", Shape.POSITION, called="to")
+    Start, Param("An offset, first or last.", Spelling.POSITION, called="to")
 ]
 TimeMs: TypeAlias = Annotated[
-    int | dt.datetime, Param("Milliseconds since 1970.", Shape.MS, 0, MAX_EXACT)
+    int | dt.datetime, Param("Milliseconds since 1970.", Spelling.MS, 0, MAX_EXACT)
 ]
 ReaderName: TypeAlias = Annotated[str, Param("Name of the reader.")]
 ProducerName: TypeAlias = Annotated[str, Param("Name of the producer.")]

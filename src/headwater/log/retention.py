@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headwater.errors import InvalidInput, UnknownGroup, fault_of_one
 from headwater.kernel import arrow_compute as pc
-from headwater.kernel.declaring import Param, Shape
+from headwater.kernel.declaring import Param, Spelling
 from headwater.kernel.inputs import MAX_EXACT, MAX_MS, Duration, whole_ms
 from headwater.log import dead_letters, node, reading, writing
 from headwater.log.handles import GroupHandle, Start, StreamHandle, check_start
@@ -77,7 +77,7 @@ MarkerMs: TypeAlias = Annotated[
     Duration,
     Param(
         "Milliseconds after which marks of deleted tags may be removed.",
-        Shape.MS,
+        Spelling.MS,
         0,
         MAX_MS,
         word="MARKER",

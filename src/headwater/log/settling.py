@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeAlias
 
 from headwater.errors import InvalidInput, StoreError
-from headwater.kernel.declaring import Param, Shape
+from headwater.kernel.declaring import Param, Spelling
 from headwater.kernel.inputs import Duration, one_by_one
 from headwater.log import reading
 from headwater.log.handles import GroupHandle
@@ -38,13 +38,13 @@ LettersInTopic: TypeAlias = OneLetterInTopic | Mapping[int, Letters] | Iterable[
 
 # The same as parameters of operations.
 GivenOffsets: TypeAlias = Annotated[
-    Offsets, Param("Offsets, as 5, and ranges, as 5-9.", Shape.OFFSETS, called="offsets")
+    Offsets, Param("Offsets, as 5, and ranges, as 5-9.", Spelling.OFFSETS, called="offsets")
 ]
 GivenInTopic: TypeAlias = Annotated[
     InTopic,
     Param(
         "Partitions and offsets, as 3:5, and ranges, as 3:5-9.",
-        Shape.OFFSETS_BY_PARTITION,
+        Spelling.OFFSETS_BY_PARTITION,
         called="offsets",
     ),
 ]

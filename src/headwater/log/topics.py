@@ -19,7 +19,7 @@ import pyarrow as pa
 from headwater.errors import HeadwaterError, InvalidInput, PartitionMismatch, StoreError
 from headwater.kernel import arrow_compute as pc
 from headwater.kernel.codecs import Coder
-from headwater.kernel.declaring import Param, Shape
+from headwater.kernel.declaring import Param, Spelling
 from headwater.kernel.failures import Failure, LetterFilter
 from headwater.kernel.headers import GivenHeaders, bytes_of, check_max_bytes, first_of
 from headwater.kernel.inputs import Duration, refuse_own_name
@@ -314,7 +314,7 @@ TopicPosition: TypeAlias = Annotated[
     TopicStart,
     Param(
         "An offset, first or last, in all partitions or by partition.",
-        Shape.POSITION_BY_PARTITION,
+        Spelling.POSITION_BY_PARTITION,
         called="to",
     ),
 ]

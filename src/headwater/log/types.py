@@ -9,7 +9,7 @@ import msgspec
 
 from headwater.errors import Undecodable
 from headwater.kernel.codecs import D, or_raise, shown
-from headwater.kernel.declaring import Param, Shape
+from headwater.kernel.declaring import Param, Spelling
 from headwater.kernel.failures import Cause
 from headwater.kernel.headers import NO_HEADERS, Headers
 from headwater.kernel.inputs import MAX_EXACT, MAX_MS, NO_LIMITS, Duration, Limits
@@ -253,13 +253,13 @@ MaxCount: TypeAlias = Annotated[
 ]
 MaxAgeMs: TypeAlias = Annotated[
     Duration | None,
-    Param("For how long messages are kept.", Shape.SPAN, 0, MAX_MS, metavar="SPAN"),
+    Param("For how long messages are kept.", Spelling.SPAN, 0, MAX_MS, metavar="SPAN"),
 ]
 MaxBytes: TypeAlias = Annotated[
     int | None,
     Param(
         "How many bytes of the newest messages are kept.",
-        Shape.SIZE,
+        Spelling.SIZE,
         0,
         MAX_EXACT,
         metavar="SIZE",
@@ -269,7 +269,7 @@ MaxIdleMs: TypeAlias = Annotated[
     Duration | None,
     Param(
         "Groups and readers that were silent for longer are not waited for.",
-        Shape.SPAN,
+        Spelling.SPAN,
         0,
         MAX_MS,
         metavar="SPAN",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec.structs import replace
 
 from headwater.errors import InvalidInput
-from headwater.kernel.declaring import Param, Shape
+from headwater.kernel.declaring import Param, Spelling
 from headwater.kernel.failures import USED_UP, Failure, read_failure, spelled
 from headwater.kernel.inputs import Duration, check_ms, one_by_one
 from headwater.queue.handles import QueueHandle
@@ -32,11 +32,11 @@ Deliveries: TypeAlias = "OneDelivery | Iterable[OneDelivery]"
 # The same as parameters of operations.
 GivenDeliveries: TypeAlias = Annotated[
     Deliveries,
-    Param("Receipts, as pop returned them.", Shape.TEXTS, called="receipts", metavar="RECEIPT"),
+    Param("Receipts, as pop returned them.", Spelling.TEXTS, called="receipts", metavar="RECEIPT"),
 ]
 GivenMessages: TypeAlias = Annotated[
     Iterable[QueueItem | str],
-    Param("Ids of messages, or places.", Shape.TEXTS, called="ids", metavar="ID"),
+    Param("Ids of messages, or places.", Spelling.TEXTS, called="ids", metavar="ID"),
 ]
 
 BUNDLES_PER_CALL = 500

@@ -9,7 +9,7 @@ import msgspec
 
 from headwater.errors import Undecodable
 from headwater.kernel.codecs import D, or_raise, shown
-from headwater.kernel.declaring import Param, Shape
+from headwater.kernel.declaring import Param, Spelling
 from headwater.kernel.failures import Cause
 from headwater.kernel.headers import NO_HEADERS, Headers
 from headwater.kernel.inputs import MAX_MS, NO_LIMITS, Duration, Limits
@@ -34,11 +34,11 @@ GivenBackoff: TypeAlias = Annotated[
 ]
 GivenBackoffMs: TypeAlias = Annotated[
     Duration | None,
-    Param("Milliseconds before the second attempt.", Shape.MS, 0, MAX_MS, word="BACKOFFMS"),
+    Param("Milliseconds before the second attempt.", Spelling.MS, 0, MAX_MS, word="BACKOFFMS"),
 ]
 LongestBackoffMs: TypeAlias = Annotated[
     Duration | None,
-    Param("Milliseconds between two attempts at most.", Shape.MS, 0, MAX_MS),
+    Param("Milliseconds between two attempts at most.", Spelling.MS, 0, MAX_MS),
 ]
 
 

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from headwater.doors.catalogue import Declared, Kind, Parameter
 from headwater.doors.replies import reply, reply_type
-from headwater.kernel.declaring import Scope, Shape
+from headwater.kernel.declaring import Scope, Spelling
 from headwater.log.keys import MAX_PARTITIONS
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import Look, NoQuery, Route
@@ -50,20 +50,20 @@ def meant_by_partition(offsets: dict[int, Any]) -> dict[int, list[int | tuple[in
     return {partition: meant(items) for partition, items in offsets.items()}
 
 
-_SHAPES: Final[dict[Shape, Any]] = {
-    Shape.OFFSETS: GivenOffsets,
-    Shape.OFFSETS_BY_PARTITION: OffsetsByPartition,
-    Shape.POSITION: Start,
-    Shape.POSITION_BY_PARTITION: Start | dict[Partition, Start],
-    Shape.MEMBERS: GivenMembers,
-    Shape.SCORES: GivenScores,
+_SHAPES: Final[dict[Spelling, Any]] = {
+    Spelling.OFFSETS: GivenOffsets,
+    Spelling.OFFSETS_BY_PARTITION: OffsetsByPartition,
+    Spelling.POSITION: Start,
+    Spelling.POSITION_BY_PARTITION: Start | dict[Partition, Start],
+    Spelling.MEMBERS: GivenMembers,
+    Spelling.SCORES: GivenScores,
 }
 _MOST_TEXTS: Final = 10_000
-_MEANT: Final[dict[Shape, Callable[[Any], Any]]] = {
-    Shape.OFFSETS: meant,
-    Shape.OFFSETS_BY_PARTITION: meant_by_partition,
-    Shape.MEMBERS: members_of,
-    Shape.SCORES: scores_of,
+_MEANT: Final[dict[Spelling, Callable[[Any], Any]]] = {
+    Spelling.OFFSETS: meant,
+    Spelling.OFFSETS_BY_PARTITION: meant_by_partition,
+    Spelling.MEMBERS: members_of,
+    Spelling.SCORES: scores_of,
 }
 
 
@@ -137,8 +137,8 @@ def _json_type(parameter: Parameter) -> Any:
     says = parameter.says
     if says.shape in _SHAPES:
         return _SHAPES[says.shape]
-    if says.shape is Shape.TEXTS:
+    if says.shape is Spelling.TEXTS:
         return Annotated[list[str], Meta(max_length=_MOST_TEXTS, description=says.help)]
-    kind = int if says.shape in (Shape.MS, Shape.SPAN, Shape.SIZE) else parameter.kind
+    kind = int if says.shape in (Spelling.MS, Spelling.SPAN, Spelling.SIZE) else parameter.kind
     bounds: dict[str, Any] = {} if kind is not int else {"ge": says.least, "le": says.most}
     return Annotated[kind, Meta(description=says.help or None, **bounds)]

@@ -19,12 +19,12 @@ from headwater.kernel.headers import LIST_BYTES, bytes_of
 from headwater.metrics.alarms import ConsumerLetterCount, consumer_letters
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.links import group_link, query, queue_link
+from headwater.serve.console.links import Place, query
 from headwater.serve.console.render import number
 from headwater.serve.console.ruler import moment_of
 from headwater.serve.console.values import cut
 from headwater.serve.http.messages import Refused
-from headwater.serve.jobs.letters import LetterHolder, LetterSweep, SweepPlace, may_see
+from headwater.serve.jobs.letters import LetterSweep, SweepPlace, may_see
 from headwater.views.outboxes import consumer_places
 from headwater.whole_store.letters import count_letters, letter_box
 
@@ -46,17 +46,6 @@ _COUNTED: Final = 20_000
 _COUNTED_S: Final = 1.0
 # What a request names at most.
 _MOST_PLACES: Final = 1000
-
-
-class Place(LetterHolder):
-    """A group or a queue with dead letters, as pages show it."""
-
-    __slots__ = ()
-
-    @property
-    def link(self) -> str:
-        """The page of the group or the queue."""
-        return group_link(self.name, self.group) if self.group else queue_link(self.name)
 
 
 class Letter(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from headwater.serve.http.messages import path_part
+from headwater.serve.jobs.letters import LetterHolder
 
 
 def query(**given: Any) -> str:
@@ -41,3 +42,14 @@ def ick_link(key: str) -> str:
 def consumer_link(consumer: str) -> str:
     """Return the page of a SQL consumer."""
     return f"/consumers/{path_part(consumer)}"
+
+
+class Place(LetterHolder):
+    """A group or a queue with dead letters, as pages show it."""
+
+    __slots__ = ()
+
+    @property
+    def link(self) -> str:
+        """The page of the group or the queue."""
+        return group_link(self.name, self.group) if self.group else queue_link(self.name)

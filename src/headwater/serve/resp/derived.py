@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from headwater.doors.catalogue import Declared, Kind, Parameter
-from headwater.kernel.declaring import Scope, Shape
+from headwater.kernel.declaring import Scope, Spelling
 from headwater.serve.resp.arguments import Arguments, int_of, scores_of, span_of, start_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.door import RespSession
@@ -22,12 +22,12 @@ from headwater.serve.resp.replies import OK, syntax_error
 
 DOOR: Final = "RESP"
 _SPELLED: Final = {
-    Shape.OFFSETS: "offset|start-end",
-    Shape.OFFSETS_BY_PARTITION: "partition:offset|partition:start-end",
-    Shape.POSITION: "FIRST|LAST|offset",
-    Shape.POSITION_BY_PARTITION: "FIRST|LAST|offset|partition:offset",
-    Shape.MEMBERS: "member",
-    Shape.SCORES: "score member",
+    Spelling.OFFSETS: "offset|start-end",
+    Spelling.OFFSETS_BY_PARTITION: "partition:offset|partition:start-end",
+    Spelling.POSITION: "FIRST|LAST|offset",
+    Spelling.POSITION_BY_PARTITION: "FIRST|LAST|offset|partition:offset",
+    Spelling.MEMBERS: "member",
+    Spelling.SCORES: "score member",
 }
 # Most replies are one of these, and go out as they are.
 _PLAIN: Final = frozenset((int, float, str, bytes, type(None)))
@@ -96,7 +96,7 @@ def _command(operation: Declared, look: Look) -> RespCommand:
 
 
 def _takes_rest(parameter: Parameter) -> bool:
-    whole = (Shape.POSITION_BY_PARTITION, Shape.TEXTS, Shape.SCORES)
+    whole = (Spelling.POSITION_BY_PARTITION, Spelling.TEXTS, Spelling.SCORES)
     return parameter.variadic or parameter.says.shape in whole
 
 
@@ -107,7 +107,7 @@ def _word(parameter: Parameter) -> str:
 
 
 def _spelled(parameter: Parameter) -> str:
-    if parameter.says.shape is Shape.TEXTS:
+    if parameter.says.shape is Spelling.TEXTS:
         return parameter.called.removesuffix("s")
     bare = parameter.says.metavar.lower() or parameter.called.replace("_", "-")
     return _SPELLED.get(parameter.says.shape, bare)
@@ -116,9 +116,9 @@ def _spelled(parameter: Parameter) -> str:
 def _value(parameter: Parameter, arguments: Arguments) -> Any:
     """Read one argument."""
     match parameter.says.shape:
-        case Shape.POSITION:
+        case Spelling.POSITION:
             return start_of(arguments.take())
-        case Shape.MS | Shape.SPAN | Shape.SIZE:
+        case Spelling.MS | Spelling.SPAN | Spelling.SIZE:
             return arguments.number()
     if parameter.kind is int:
         return arguments.number()
@@ -128,19 +128,19 @@ def _value(parameter: Parameter, arguments: Arguments) -> Any:
 def _values(parameter: Parameter, words: Words, command: str) -> Any:
     """Read all arguments that are left."""
     match parameter.says.shape:
-        case Shape.OFFSETS:
+        case Spelling.OFFSETS:
             return [span_of(word) for word in words]
-        case Shape.OFFSETS_BY_PARTITION:
+        case Spelling.OFFSETS_BY_PARTITION:
             spans: dict[int, list[tuple[int, int]]] = {}
             for word in words:
                 partition, span = _in_partition(word)
                 spans.setdefault(partition, []).append(span_of(span))
             return spans
-        case Shape.POSITION_BY_PARTITION:
+        case Spelling.POSITION_BY_PARTITION:
             return _positions(words)
-        case Shape.MEMBERS:
+        case Spelling.MEMBERS:
             return list(words)
-        case Shape.SCORES:
+        case Spelling.SCORES:
             return scores_of(words, command)
     return [text_of(word) for word in words]
 

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from headwater.metrics.alarms import CONSUMER, Alarm, consumer_letters
 from headwater.metrics.history import Point, Series, counted
 from headwater.metrics.sweeps import StoreSample
-from headwater.serve.console.letters import Place
 from headwater.serve.console.links import (
+    Place,
     channel_link,
     consumer_link,
     group_link,

@@ -12,8 +12,7 @@ from headwater.kernel.declaring import Scope
 from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats, State
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.charts import channel_charts, queue_charts
-from headwater.serve.console.letters import Place
-from headwater.serve.console.links import query
+from headwater.serve.console.links import Place, query
 from headwater.serve.http.messages import Refused
 from headwater.serve.listing import messages_in_queue
 from headwater.views import overview

@@ -15,7 +15,7 @@ from headwater.outbox.consumer_letters import ConsumerLetter
 from headwater.serve.audit import AUDIT
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.charts import consumer_charts, group_charts
-from headwater.serve.console.letters import Place
+from headwater.serve.console.links import Place
 from headwater.serve.console.ruler import draw, window_of
 from headwater.serve.console.values import each_message
 from headwater.serve.http.messages import Refused

@@ -33,8 +33,7 @@ from headwater.serve.api.stores import find_row, traced
 from headwater.serve.api.tails import ALIVE, HELLO, events_of
 from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.letters import Place
-from headwater.serve.console.links import consumer_link, group_link, query, stream_link
+from headwater.serve.console.links import Place, consumer_link, group_link, query, stream_link
 from headwater.serve.console.render import age, number
 from headwater.serve.console.ruler import (
     OutsideReader,
