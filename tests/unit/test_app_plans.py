@@ -40,7 +40,7 @@ from headwater.app.processes import (
     plan_processes,
 )
 from headwater.app.running import Runner
-from headwater.cli.run_view import RunView
+from headwater.cli.screens import RunView
 from headwater.log.types import HeadedMessage
 
 

@@ -23,7 +23,8 @@ from typer.testing import CliRunner
 
 import headwater
 import headwater.aio
-from headwater.cli import line_input, options, output, program, spark, timeline
+from headwater.cli import line_input, options, output, program
+from headwater.cli.groups import spark, timeline
 from headwater.cli.main import app
 from headwater.cli.program import as_typed, every_command, name_of, narrowed, not_utf8
 from headwater.cli.top_screen import (

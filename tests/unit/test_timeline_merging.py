@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 from headwater import InvalidInput
-from headwater.cli.timeline import app
+from headwater.cli.groups.timeline import app
 from headwater.serve.timeline import wire
 from headwater.spark.timelines import FarmPlan
 from headwater.timeline import Cursor, Farm, Record, operations

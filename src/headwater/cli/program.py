@@ -398,7 +398,7 @@ def _prepare(
 _COMMANDS = {
     "demo": "headwater.cli.demo.command",
     "serve": "headwater.cli.serve",
-    "console": "headwater.cli.console",
+    "console": "headwater.cli.serve",
     "top": "headwater.cli.top",
     "run": "headwater.cli.run",
     "keep": "headwater.cli.upkeep",
@@ -478,7 +478,7 @@ def _program(commands: Iterable[str], groups: Mapping[str, typer.Typer]) -> type
 
 
 def _commands_of(group: str) -> typer.Typer:
-    found: typer.Typer = import_module(f"headwater.cli.{group}").app
+    found: typer.Typer = import_module(f"headwater.cli.groups.{group}").app
     return found
 
 

@@ -189,7 +189,7 @@ def _run(
     if http is not None:
         opened.enter_context(_answering(supervisor, http, tokens, counts))
     if watched:
-        from headwater.cli.run_view import RunView, shown
+        from headwater.cli.screens import RunView, shown
 
         view = RunView(
             f"headwater run {plan.target}", supervisor.parts, lambda: supervisor.draining

@@ -1,16 +1,27 @@
-"""What needs Rich: a console that only shows, and tables that fit into narrow terminals."""
+"""What needs Rich: a console that only shows, tables that fit, and the view of ``run``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headwater.cli import output
+
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
+
+    from headwater.app.processes import PartTotal
+
+
+# ── Screens ───────────────────────────────────────────────────────────────────────────────────────
 
 
 # ── Plain console ─────────────────────────────────────────────────────────────────────────────────
@@ -94,3 +105,95 @@ class FittedTable:
         for place, width in least.items():
             least[place] = width + min(max(spare(), 0), whole[place] - width)
         return least
+
+
+# ── Run view ──────────────────────────────────────────────────────────────────────────────────────
+# The live view of ``headwater run``: rates, lag and failures of each part, as they change.
+
+
+# Rates are taken over this long.
+_WINDOW_S: Final = 5.0
+_PER_SECOND: Final = 4
+# What a part died of is shown up to this length.
+_REASON: Final = 40
+_COLUMNS: Final = (
+    FittedColumn("part", least=12),
+    FittedColumn("object", rank=5, least=12),
+    FittedColumn("runs in", rank=4, right=True),
+    FittedColumn("done", right=True),
+    FittedColumn("per s", rank=3, right=True),
+    FittedColumn("failed", right=True),
+    FittedColumn("lag", rank=1, right=True),
+    FittedColumn("restarts", rank=2, right=True),
+    FittedColumn("state", least=6),
+)
+
+
+class RunView:
+    """A table of the parts, drawn again several times a second."""
+
+    def __init__(
+        self,
+        title: str,
+        parts: Callable[[], Sequence[PartTotal]],
+        is_stopping: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._title = title
+        self._parts = parts
+        self._is_stopping = is_stopping
+        self._clock = clock
+        self._looks: deque[tuple[float, Mapping[str, int]]] = deque()
+
+    def picture(self) -> FittedTable:
+        """Draw what is known now."""
+        parts = self._parts()
+        rates = self._rates({part.name: part.done for part in parts})
+        table = FittedTable(_COLUMNS, title=self._title)
+        for part in parts:
+            table.add_row(
+                Text(output.readable(part.name), "bold"),
+                part.object if part.kind == part.object else f"{part.kind} {part.object}",
+                f"{part.running}/{part.processes}",
+                f"{part.done:,}",
+                f"{rates.get(part.name, 0):,.0f}",
+                Text(f"{part.failed:,}", "red" if part.failed else ""),
+                "-" if part.lag is None else f"{part.lag:,}",
+                Text(str(part.restarts), "yellow" if part.restarts else ""),
+                self._state(part),
+            )
+        return table
+
+    def _state(self, part: PartTotal) -> Text:
+        if part.why:
+            # The log has all of it.
+            why = output.readable(part.why)
+            return Text(f"died: {why if len(why) <= _REASON else why[:_REASON] + '…'}", "red")
+        if self._is_stopping():
+            return Text("stops" if part.processes else "stopped", "yellow")
+        if part.processes and part.running == part.processes:
+            return Text("runs", "green")
+        return Text("starts", "yellow")
+
+    def _rates(self, done: Mapping[str, int]) -> dict[str, float]:
+        now = self._clock()
+        self._looks.append((now, done))
+        while len(self._looks) > 2 and now - self._looks[1][0] >= _WINDOW_S:
+            self._looks.popleft()
+        since, before = self._looks[0]
+        took = now - since
+        if took <= 0:
+            return {}
+        return {name: (count - before.get(name, 0)) / took for name, count in done.items()}
+
+
+@contextmanager
+def shown(view: RunView, console: Console) -> Iterator[Callable[[str], None]]:
+    """Show a view while the block runs; yields what prints a line above it."""
+    with Live(
+        get_renderable=view.picture,
+        console=console,
+        refresh_per_second=_PER_SECOND,
+        redirect_stderr=False,
+    ):
+        yield lambda line: console.print(Text.from_ansi(line), soft_wrap=True)

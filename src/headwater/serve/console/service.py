@@ -251,7 +251,7 @@ class Console:
 
     def _fault(self, request: Request, grant: Grant | None, status: int, text: str) -> Reply:
         call = self._call(request, grant or Grant("nobody", {}))
-        return self._page(call, "fault.html", "", {"status": status, "text": text}, status)
+        return self._page(call, "shared/fault.html", "", {"status": status, "text": text}, status)
 
     def _sign_in(self, request: Request, *, known: bool) -> Reply:
         root = request.root + HOME
@@ -264,14 +264,16 @@ class Console:
             back = HOME
         if request.method != "POST":
             context = {"back": back, "wrong": False, "known": known}
-            return self._page(call, "sign_in.html", "", context, 200 if known else 401)
+            return self._page(call, "shared/sign_in.html", "", context, 200 if known else 401)
         self._check_own_page(request)
         token = form.get("token", "").strip()
         if form.get("out"):
             return _redirect(root, _cookie("", root, age=0))
         grant = shown_grant(self._api.served.tokens, f"Bearer {token}")
         if grant is None:
-            return self._page(call, "sign_in.html", "", {"back": back, "wrong": bool(token)}, 401)
+            return self._page(
+                call, "shared/sign_in.html", "", {"back": back, "wrong": bool(token)}, 401
+            )
         log.info("%s signed in to the console", grant.holder)
         secure = (request.headers or {}).get(b"origin", b"").startswith(b"https:")
         return _redirect(root + back.removeprefix(HOME), _cookie(token, root, secure=secure))

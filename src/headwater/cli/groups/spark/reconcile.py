@@ -10,8 +10,8 @@ import typer
 
 from headwater import views
 from headwater.cli import output
+from headwater.cli.groups.spark.jobs import LogJobFlags
 from headwater.cli.options import AsJson, DatabaseUrl, DryRun, StoreUrl, connected, grouped
-from headwater.cli.spark.jobs import LogJobFlags
 
 if TYPE_CHECKING:
     from collections.abc import Callable

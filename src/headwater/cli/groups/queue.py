@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headwater import views
-from headwater.cli import letters, line_input, output
-from headwater.cli.derived import add_commands
-from headwater.cli.limits import limit_command
+from headwater.cli import line_input, output
+from headwater.cli.derived import add_commands, limit_command
+from headwater.cli.groups import letters
 from headwater.cli.options import (
     AsJson,
     BlockMs,

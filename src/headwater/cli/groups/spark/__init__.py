@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import typer
 
-import headwater.cli.spark.jobs as archive
-import headwater.cli.spark.jobs as backfill
-import headwater.cli.spark.jobs as compact
-import headwater.cli.spark.jobs as running
-import headwater.cli.spark.jobs as totals
-import headwater.cli.spark.jobs as walk
-import headwater.cli.spark.reconcile as reconcile
-import headwater.cli.spark.reconcile as status
+import headwater.cli.groups.spark.jobs as archive
+import headwater.cli.groups.spark.jobs as backfill
+import headwater.cli.groups.spark.jobs as compact
+import headwater.cli.groups.spark.jobs as running
+import headwater.cli.groups.spark.jobs as totals
+import headwater.cli.groups.spark.jobs as walk
+import headwater.cli.groups.spark.reconcile as reconcile
+import headwater.cli.groups.spark.reconcile as status
 
 app = typer.Typer()
 app.command("totals")(totals.totals)

@@ -11,10 +11,11 @@ import typer
 from headwater import views
 from headwater.cli import completing, options, output
 from headwater.cli.derived import answer, taking
-from headwater.cli.group_settings import GroupSettings
+from headwater.cli.groups.stream.upkeep import Apply, Forever, change_retention, check_retention
 from headwater.cli.options import (
     AsJson,
     GroupName,
+    GroupSettings,
     OnePartition,
     StoreUrl,
     TopicName,
@@ -25,7 +26,6 @@ from headwater.cli.options import (
     topic_of,
 )
 from headwater.cli.output import GROUP_COLUMNS, NO_GROUPS, terms_text
-from headwater.cli.stream.upkeep import Apply, Forever, change_retention, check_retention
 from headwater.doors.catalogue import TOPIC, TOPIC_GROUP
 from headwater.errors import UnknownGroup
 

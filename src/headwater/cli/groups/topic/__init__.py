@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import typer
 
-import headwater.cli.topic.messages as messages
-import headwater.cli.topic.upkeep as upkeep
-from headwater.cli import letters
-from headwater.cli.derived import add_commands
-from headwater.cli.limits import limit_command
+import headwater.cli.groups.topic.messages as messages
+import headwater.cli.groups.topic.upkeep as upkeep
+from headwater.cli.derived import add_commands, limit_command
+from headwater.cli.groups import letters
 from headwater.cli.options import TAKES_STEPS, known_topic
 from headwater.doors.catalogue import TOPIC, TOPIC_GROUP
 

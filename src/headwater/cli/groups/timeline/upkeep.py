@@ -13,8 +13,8 @@ import typer
 
 from headwater import views
 from headwater.cli import completing, output
+from headwater.cli.groups.timeline.records import FarmFlags, Rate, StateFile, WritingFarmFlags
 from headwater.cli.options import AsJson, DryRun, StoreUrl, connected, grouped, known
-from headwater.cli.timeline.records import FarmFlags, Rate, StateFile, WritingFarmFlags
 from headwater.cli.upkeep import ProgressLine, ReadRate, show_report
 from headwater.errors import HeadwaterError, InvalidInput
 

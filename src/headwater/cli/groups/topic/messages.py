@@ -10,6 +10,7 @@ import typer
 
 from headwater import views
 from headwater.cli import line_input, output
+from headwater.cli.groups.stream.messages import FOLLOW_MS, PAGE
 from headwater.cli.options import (
     AsJson,
     NewestLines,
@@ -33,7 +34,6 @@ from headwater.cli.output import (
     show_each,
     show_page,
 )
-from headwater.cli.stream.messages import FOLLOW_MS, PAGE
 
 if TYPE_CHECKING:
     from headwater.client import Headwater

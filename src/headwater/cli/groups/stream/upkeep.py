@@ -12,10 +12,10 @@ import typer
 from headwater import views
 from headwater.cli import output
 from headwater.cli.derived import taking
-from headwater.cli.group_settings import GroupSettings
 from headwater.cli.options import (
     AsJson,
     GroupName,
+    GroupSettings,
     OnlyStream,
     StoreUrl,
     StreamName,

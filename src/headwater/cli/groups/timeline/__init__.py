@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-import headwater.cli.timeline.records as records
-import headwater.cli.timeline.upkeep as upkeep
+import headwater.cli.groups.timeline.records as records
+import headwater.cli.groups.timeline.upkeep as upkeep
 
 app = typer.Typer()
 app.command("insert")(records.insert)

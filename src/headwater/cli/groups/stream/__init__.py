@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import typer
 
-import headwater.cli.stream.messages as messages
-import headwater.cli.stream.upkeep as upkeep
-from headwater.cli import letters
-from headwater.cli.derived import add_commands
-from headwater.cli.limits import limit_command
+import headwater.cli.groups.stream.messages as messages
+import headwater.cli.groups.stream.upkeep as upkeep
+from headwater.cli.derived import add_commands, limit_command
+from headwater.cli.groups import letters
 from headwater.cli.options import known_stream
 from headwater.doors.catalogue import GROUP, STREAM
 

@@ -13,6 +13,7 @@ import typer
 
 from headwater import views
 from headwater.cli import completing, output
+from headwater.cli.groups.timeline.records import FarmFlags, Keep, Rate
 from headwater.cli.options import (
     AsJson,
     DatabaseUrl,
@@ -23,7 +24,6 @@ from headwater.cli.options import (
     duration_ms,
     grouped,
 )
-from headwater.cli.timeline.records import FarmFlags, Keep, Rate
 from headwater.errors import InvalidInput
 
 if TYPE_CHECKING:

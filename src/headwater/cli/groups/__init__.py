@@ -1,0 +1,1 @@
+"""Groups of commands, each a module or a package with an ``app``."""
