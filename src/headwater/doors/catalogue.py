@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin
 
@@ -124,23 +124,23 @@ class Declared:
     records: Mapping[str, type]
     returns: Any
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Its name among all operations."""
         return f"{self.verb}_{self.kind.name}"
 
-    @property
+    @cached_property
     def keys(self) -> tuple[str, ...]:
         """The names in its path: those of the object's address, and parameters."""
         return self.kind.keys + self.in_path
 
-    @property
+    @cached_property
     def in_path(self) -> tuple[str, ...]:
         """The parameters that its path names."""
         parts = self.row.http.partition(" ")[2].split("/")
         return tuple(part[1:-1] for part in parts if part.startswith("{"))
 
-    @property
+    @cached_property
     def summary(self) -> str:
         """What it does: the first paragraph of the docstring, which holds for every door."""
         # Python -OO keeps no docstrings.

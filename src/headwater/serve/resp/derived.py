@@ -55,6 +55,9 @@ def _command(operation: Declared, look: Look) -> RespCommand:
     spelled = sum(len(_spelled(one).split()) for one in rest)
     least = 1 + len(keys) + len(needed) + spelled + replaces
 
+    # What is checked may be created anew, and what is changed by somebody is opened for them.
+    shared = kind.check is None and not kind.collection
+
     async def run(session: RespSession, words: Words) -> Any:
         arguments = Arguments(words)
         names = [arguments.text() for _ in keys]
@@ -72,8 +75,11 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         client = session.door.client
         if kind.check is not None and not operation.row.must:
             await client.store.run(kind.check(*names))
-        more = {"by": session.grant.holder} if kind.collection and session.grant else {}
-        target = kind.open(client, *names, **more)
+        if shared:
+            target = session.door.opened(kind, *names)
+        else:
+            more = {"by": session.grant.holder} if kind.collection and session.grant else {}
+            target = kind.open(client, *names, **more)
         if operation.row.known and await getattr(target, kind.state)() is None:
             raise kind.unknown(*names)
         value = await operation.call(target, given)

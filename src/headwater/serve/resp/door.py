@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from headwater.aio_client import AsyncHeadwater
+from headwater.doors.catalogue import QUEUE, Kind
 from headwater.kernel.declaring import Scope
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.serve.batching import StreamWrites, TopicWrites
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 # A name costs little; those that are used are many fewer.
-_MOST_QUEUES = 1000
+_MOST_OPENED = 1000
 _MOST_CALLS = 64
 
 
@@ -64,16 +65,21 @@ class Door:
         self.commands = 0
         self.connections = 0
         self._farm = farm
-        self._queues: dict[str, AsyncQueue] = {}
+        self._opened: dict[tuple[str, ...], Any] = {}
+
+    def opened(self, kind: Kind, *names: str) -> Any:
+        """Return the object of that address, which clients share; raises InvalidInput."""
+        address = (kind.name, *names)
+        target = self._opened.get(address)
+        if target is None:
+            if len(self._opened) >= _MOST_OPENED:
+                self._opened.clear()
+            target = self._opened[address] = kind.open(self.client, *names)
+        return target
 
     def queue(self, name: str) -> AsyncQueue:
         """Return the queue of that name; raises InvalidInput."""
-        found = self._queues.get(name)
-        if found is None:
-            if len(self._queues) >= _MOST_QUEUES:
-                self._queues.clear()
-            found = self._queues[name] = self.client.queue(name)
-        return found
+        return cast(AsyncQueue, self.opened(QUEUE, name))
 
     @property
     def farm(self) -> AsyncFarm:
