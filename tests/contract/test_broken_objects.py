@@ -167,6 +167,18 @@ def test_lists_show_the_others_and_name_it(
     assert ("a" in shown) != any("left out" in line and "'a'" in line for line in said)
 
 
+def test_a_message_that_was_given_up_since_the_last_pop_is_redriven_everywhere(
+    hw: Headwater,
+) -> None:
+    queue = hw.queue("given-up")
+    queue.configure(max_attempts=1)
+    queue.push(b"value")
+    assert queue.pop(1, ack_ms=1)
+    until(lambda: queue.stats().dead == 1)
+    hw.redrive_everywhere("given-up")
+    assert (queue.stats().dead, queue.stats().ready) == (0, 1)
+
+
 @broken_ones
 def test_dead_letters_of_all_others_are_counted_and_redriven(
     server: Server, hw: Headwater, broken: str

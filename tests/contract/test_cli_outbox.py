@@ -61,7 +61,9 @@ def test_the_status_shows_what_is_staged_and_where_consumers_are(
 ) -> None:
     stage(outbox, name, 3)
     with outbox.engine.begin() as conn:
-        conn.exec_driver_sql("INSERT INTO headwater_checkpoints VALUES ('totals', 'rides', 7, 0)")
+        conn.exec_driver_sql(
+            "INSERT INTO headwater_checkpoints VALUES ('totals', 'rides', 7, 0, NULL)"
+        )
     found = run(store_url, "outbox", "status", "--db", database_url)
     assert found.code == 0
     assert "3 rows" in found.out

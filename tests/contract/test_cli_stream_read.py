@@ -86,9 +86,9 @@ def test_a_read_beyond_the_end_says_what_the_stream_holds(hw_stream: StreamComma
 def test_a_read_may_be_a_members_read(hw_stream: StreamCommands) -> None:
     stream = hw_stream.stream
     stream.write_many([("tag", b"value")] * 5)
-    taken = hw_stream("read", "--group", "g", "-c", "2", "--retry-ms", "60000", "--json")
+    taken = hw_stream("read", "--group", "g", "-c", "2", "--ack-ms", "60000", "--json")
     assert [(row["offset"], row["attempt"]) for row in taken.rows] == [(1, 1), (2, 1)]
-    table = hw_stream("read", "--group", "g", "-c", "2", "--retry-ms", "60000")
+    table = hw_stream("read", "--group", "g", "-c", "2", "--ack-ms", "60000")
     assert table.out.splitlines()[0].split() == ["offset", "time", "tag", "attempt", "value"]
     assert stream.group("g").info().pending == 4
 
@@ -109,7 +109,7 @@ def test_data_cannot_act_on_the_terminal(hw_stream: StreamCommands) -> None:
         ("--offset", "0"),
         ("--offset", "x"),
         ("--count", "-1"),
-        ("--retry-ms", "5"),
+        ("--ack-ms", "5"),
         ("--group", "g", "--offset", "1"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_message_is_printed_as_a_form_says(hw_stream: StreamCommands) -> None:
     answer = hw_stream("read", "--format", "{{{offset}}}\\t{tag}={value}")
     assert answer.out.splitlines()[0] == "{1}\ta=one"
     assert hw_stream("tail", "-c", "1", "--format", "{tag} {attempt}").out == "b 0\n"
-    taken = hw_stream("read", "--group", "g", "--retry-ms", "9", "--format", "{offset}:{attempt}")
+    taken = hw_stream("read", "--group", "g", "--ack-ms", "9", "--format", "{offset}:{attempt}")
     assert taken.out == "1:1\n2:1\n"
 
 

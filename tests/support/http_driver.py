@@ -243,10 +243,10 @@ class HttpQueue(HttpDriver):
         return int(self._ask("POST", "/redrive", {"count": min(count, MOST)})["redriven"])
 
     def pause(self) -> bool:
-        return bool(self._ask("PUT", "/state", {"paused": True})["changed"])
+        return bool(self._ask("POST", "/pause")["changed"])
 
     def resume(self) -> bool:
-        return bool(self._ask("PUT", "/state", {"paused": False})["changed"])
+        return bool(self._ask("POST", "/resume")["changed"])
 
     def purge(self) -> int:
         return int(self._ask("POST", "/purge")["purged"])

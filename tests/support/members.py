@@ -190,7 +190,7 @@ def fail(order: dict[str, Any]) -> None:
 
     places: dict[str, tuple[Any, str, Any]] = {
         "before the report": (Group, "fail", fail_or_die),
-        "before the burial": (dead_letters, "bury", die),
+        "before the burial": (dead_letters, "bury_given_up", die),
     }
     setattr(*places[order["place"]])
     with headwater.connect(order["store"], wait_ms=START_MS) as hw:

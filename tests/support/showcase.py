@@ -97,7 +97,7 @@ class Showcase:
 
     def act(self, client: ApiClient) -> None:
         """Change something as an operator does, for the audit."""
-        client.ask("PUT", "/v1/queues/reports/state", {"paused": True})
+        client.ask("POST", "/v1/queues/reports/pause", {})
         client.post("/v1/streams/payments/groups/ledger/seek", {"to": 851})
         client.post("/v1/streams/rides/evict", {"up_to": 3000})
         client.ask("PUT", "/v1/streams/rides/retention", {"max_age_ms": 7 * 86_400_000})

@@ -184,7 +184,7 @@ def _signature(
     is written by hand in every door needs none, and may have types that doors cannot take.
     """
     if {*row.override, *row.absent} >= {*DOORS}:
-        return (), {}, None
+        return (), {}, _returned(method)
     signature = inspect.signature(method, eval_str=True)
     found: list[Parameter] = []
     records: dict[str, type] = {}
@@ -207,6 +207,14 @@ def _signature(
             )
         )
     return tuple(found), records, signature.return_annotation
+
+
+def _returned(method: Callable[..., Any]) -> Any:
+    """Return the type that a method returns; None for one that only type checkers know."""
+    try:
+        return inspect.get_annotations(method, eval_str=True)["return"]
+    except NameError:
+        return None
 
 
 def _parameter(name: str, annotation: Any, default: Any, keyword: bool, of: str = "") -> Parameter:

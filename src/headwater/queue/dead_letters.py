@@ -8,7 +8,15 @@ from typing import Final, NamedTuple, TypeAlias
 
 from headwater.kernel.failures import LetterFilter
 from headwater.queue.handles import QueueHandle
-from headwater.queue.inspecting import PAGE_MESSAGES, Spot, chosen, page, places_by_id, read_stats
+from headwater.queue.inspecting import (
+    PAGE_MESSAGES,
+    Spot,
+    chosen,
+    page,
+    places_by_id,
+    read_stats,
+    stats,
+)
 from headwater.queue.keys import MAX_LETTERS, check_count
 from headwater.queue.replies import LettersReply, Reply
 from headwater.queue.settling import BUNDLES_PER_CALL, by_bundle, with_causes
@@ -56,9 +64,8 @@ class QueueLetters(LetterBox[QueueItem]):
         self._queue = queue
 
     def count(self) -> Operation[int]:
-        """Return how many there are; none of what does not exist."""
-        dead: int = (yield from read_stats(self._queue))["dead"]
-        return dead
+        """Return how many there are, also of messages given up since the last pop."""
+        return (yield from stats(self._queue)).dead
 
     def listed(
         self,
