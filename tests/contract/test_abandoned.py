@@ -12,7 +12,7 @@ from headwater.log import retention, writing
 from headwater.log.keys import DELETED, group_key, stream_key
 from headwater.log.retention import preview, set_reader
 from headwater.log.types import IDLE_MS, Retention
-from headwater.metrics.retention_forecasts import forecast
+from headwater.metrics.sweeps import forecast
 from tests.support.commands import run
 from tests.support.entries import entries, offsets
 from tests.support.servers import Server

@@ -13,7 +13,7 @@ import headwater
 from headwater import Headwater, Message, ReusedSequence, StaleSequence, Stream, aio
 from headwater.errors import GapError, InvalidInput, PoisonedBatch
 from headwater.outbox import Consumer, write_reset
-from headwater.outbox.reset import reset_tag
+from headwater.outbox.status import reset_tag
 from tests.support.blocking import Loop
 from tests.support.consumers import EFFECTS, Desk, drain
 from tests.support.entries import entries, offsets, pairs

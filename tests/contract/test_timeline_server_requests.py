@@ -13,9 +13,8 @@ import pytest
 from headwater.kernel.instrument import installed
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Reply, Request
-from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory
 from headwater.serve.timeline.server import timeline_tokens
-from headwater.serve.timeline.service import Service
+from headwater.serve.timeline.service import ServerMetrics, Service, shared_memory
 from headwater.serve.tokens import Tokens
 from headwater.timeline import AsyncFarm, Tally
 from headwater.timeline.metrics import COUNTERS, DURATIONS

@@ -25,7 +25,7 @@ from headwater.spark.engine.failures import translated
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.source import Epoch, SqlSink, plan_write
 from headwater.spark.tables.source import TableSource
-from headwater.sql.relations import Relation
+from headwater.sql.schemas import Relation
 from tests.support.postgres import Postgres
 from tests.support.spark.sql_sinks import LONG, RIDES, STRING, Table, rides
 from tests.support.stores import Stores

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, Self
 from headwater.serve.http.connection import serve_http
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.listening import ListenAddress, ServerProcess
-from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory
-from headwater.serve.timeline.service import Service
+from headwater.serve.timeline.service import ServerMetrics, Service, shared_memory
 from headwater.serve.tokens import Tokens
 from headwater.timeline import AsyncFarm
 

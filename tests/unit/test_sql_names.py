@@ -26,7 +26,7 @@ from headwater.sql.engines import (
     parse_url,
     sqlite_file,
 )
-from headwater.sql.relations import Relation, quoted
+from headwater.sql.schemas import Relation, quoted
 from headwater.store.url import URL_VARIABLE, Address, resolve
 
 SECRET = "hush-hush"

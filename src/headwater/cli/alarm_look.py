@@ -10,7 +10,7 @@ from headwater.metrics.alarm_watch import AlarmWatch, FirstSeen
 from headwater.metrics.alarms import StoreFacts
 from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.api.databases import open_database
-from headwater.views.alarms import AlarmsView
+from headwater.views.stores import AlarmsView
 
 
 async def look_once(store: str | None, db: str | None) -> AlarmsView:

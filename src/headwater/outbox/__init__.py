@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from headwater.outbox.consumers import consumer
     from headwater.outbox.outbox import Outbox
     from headwater.outbox.plan import ConsumerStats
-    from headwater.outbox.reset import write_reset
     from headwater.outbox.schema import statements
-    from headwater.outbox.status import Checkpoint, Status
+    from headwater.outbox.status import Checkpoint, Status, write_reset
     from headwater.outbox.streamer import Progress, Streamer
     from headwater.workers.aio_worker import AsyncWorker
     from headwater.workers.worker import Worker
@@ -53,12 +52,12 @@ _HOMES = {
     "headwater.outbox.consumers": ("consumer",),
     "headwater.outbox.outbox": ("Outbox",),
     "headwater.outbox.plan": ("ConsumerStats",),
-    "headwater.outbox.reset": ("write_reset",),
-    "headwater.outbox.schema": ("statements",),
     "headwater.outbox.status": (
         "Checkpoint",
         "Status",
+        "write_reset",
     ),
+    "headwater.outbox.schema": ("statements",),
     "headwater.outbox.streamer": (
         "Progress",
         "Streamer",

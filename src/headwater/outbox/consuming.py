@@ -60,7 +60,7 @@ from headwater.outbox.plan import (
     Work,
 )
 from headwater.outbox.position import ConsumerPosition
-from headwater.outbox.reset import ConsumerBatch, cut_batch, reset_of, reset_tag, resets_in
+from headwater.outbox.status import ConsumerBatch, cut_batch, reset_of, reset_tag, resets_in
 from headwater.sql.driver_errors import (
     Database,
     database_may_recover,

@@ -1,13 +1,4 @@
-"""Tables of our own in a user's database: numbered SQL files, and the one way they are run.
-
-``<package>/sql/<dialect>/NNNN_name.sql`` is the one definition of a package's tables. Files are run
-in the order of their numbers. Each may be run again, so that users with their own migrations may
-run the same files. Statements are separated by empty lines.
-
-A file that only adds something does not disturb older programs. A file that they cannot work with
-has to record its number in ``headwater_schemas`` (package, version), where none means 1: a program
-that has no file of that number is refused before anything is done.
-"""
+"""Tables and queries by name. Names are always quoted, so that nothing in them is read as SQL."""
 
 from __future__ import annotations
 
@@ -18,16 +9,80 @@ from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
-from headwater.errors import FormatTooNew
+from headwater.errors import FormatTooNew, InvalidInput
 from headwater.sql.driver_errors import is_locked, safe_name
 from headwater.sql.engines import DIALECTS
+
+_PART = re.compile(r'"((?:[^"]|"")+)"|([^."]+)')
+
+
+def quoted(name: str) -> str:
+    """Return a name in quotes, whatever it holds."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Relation(NamedTuple):
+    """What is read or written: a table, by its name or schema and name, or a query."""
+
+    parts: tuple[str, ...]
+    query: str | None = None
+
+    @classmethod
+    def of(cls, table: str | None, query: str | None = None) -> Relation:
+        """Understand what a user named; names are taken as they are written.
+
+        Raises InvalidInput unless it is one of both.
+        """
+        if (table is None) == (query is None):
+            raise InvalidInput("name what to read by one of the options 'table' and 'query'")
+        if query is not None:
+            return cls((), query.strip().rstrip(";"))
+        assert table is not None
+        parts, at = [], 0
+        while match := _PART.match(table, at):
+            parts.append(match[1].replace('""', '"') if match[1] else match[2])
+            at = match.end() + 1
+            if at > len(table):
+                break
+            if table[at - 1] != ".":
+                parts.clear()
+                break
+        if at <= len(table) or not 1 <= len(parts) <= 2:
+            raise InvalidInput(
+                f"option 'table' must be a name or schema.name, not {table!r}; a name that holds "
+                'dots is written in double quotes: "a.b"'
+            )
+        return cls(tuple(parts))
+
+    @property
+    def sql(self) -> str:
+        """What stands after FROM."""
+        if self.query is not None:
+            return f"(\n{self.query}\n) AS q"
+        return ".".join(quoted(part) for part in self.parts)
+
+    def __str__(self) -> str:
+        return "the query" if self.query is not None else f"table {'.'.join(self.parts)}"
+
+
+# ── Schemas ───────────────────────────────────────────────────────────────────────────────────────
+# Tables of our own in a user's database: numbered SQL files, and the one way they are run.
+#
+# ``<package>/sql/<dialect>/NNNN_name.sql`` is the one definition of a package's tables. Files are
+# run in the order of their numbers. Each may be run again, so that users with their own migrations
+# may run the same files. Statements are separated by empty lines.
+#
+# A file that only adds something does not disturb older programs. A file that they cannot work
+# with has to record its number in ``headwater_schemas`` (package, version), where none means 1: a
+# program that has no file of that number is refused before anything is done.
+
 
 # Whether any package has noted a version, by dialect; then the version of one, whose name is bound.
 HAS_VERSIONS = {

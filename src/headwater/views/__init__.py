@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.views import (
-        alarms,
         icks,
         jobs,
         outboxes,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from headwater.views.record import View
 
 __all__ = [
-    "alarms",
     "icks",
     "jobs",
     "outboxes",

@@ -1,9 +1,9 @@
-"""Views of a store: its state, housekeeping, scrubs, tokens, and the jobs of its servers."""
+"""Views of a store: state, alarms, housekeeping, scrubs, tokens, jobs of servers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
 
 from headwater.ick.types import KeptChannel
 from headwater.log.retention import Kept
@@ -16,6 +16,9 @@ from headwater.store.scrubbing import Defect, ScrubReport
 from headwater.views.record import View, copied, mirror
 from headwater.whole_store.letters import LetterCount, LettersMoved
 from headwater.whole_store.scrubbing import RepairReport
+
+# ── Stores ────────────────────────────────────────────────────────────────────────────────────────
+
 
 # ── Stores ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -341,3 +344,44 @@ def _places(facts: dict[str, Any]) -> str:
     ]
     more = len(named) - _NAMED
     return ", ".join(named[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+# ── Alarms ────────────────────────────────────────────────────────────────────────────────────────
+# Views of alarms: what somebody should look at or do.
+
+
+class AlarmView(View, frozen=True, kw_only=True):
+    """Something that somebody should look at (``look``) or do something about (``act``).
+
+    ``about`` is the kind of the object and its names. ``since_ms`` is when it began, or, with
+    ``first_seen``, when it was first seen; None when that is not known.
+    """
+
+    level: Literal["act", "look"]
+    kind: str
+    about: tuple[str, ...]
+    text: str
+    detail: str
+    cure: str
+    promise: str
+    since_ms: int | None
+    first_seen: bool
+    amount: int
+
+    @classmethod
+    def of(cls, alarm: object) -> AlarmView:
+        """Return the view of an alarm."""
+        return cls(**copied(cls, alarm))
+
+
+class AlarmsView(View, frozen=True, kw_only=True):
+    """All alarms of a store as of a moment, what needs an act first."""
+
+    store: str
+    as_of_ms: int
+    alarms: list[AlarmView]
+
+    @classmethod
+    def of(cls, store: str, as_of_ms: int, alarms: Iterable[object]) -> AlarmsView:
+        """Return the view of the alarms of a store."""
+        return cls(store=store, as_of_ms=as_of_ms, alarms=[AlarmView.of(one) for one in alarms])

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from headwater.metrics.alarms import StoreFacts
     from headwater.metrics.history import CachedHistory
     from headwater.metrics.operations import OperationMetrics
-    from headwater.metrics.retention_forecasts import RetentionForecasts
     from headwater.metrics.sampler import Sampler
-    from headwater.metrics.sweeps import StoreWatch, StreamRates
+    from headwater.metrics.sweeps import RetentionForecasts, StoreWatch, StreamRates
     from headwater.serve.api.databases import ServedDatabase
     from headwater.serve.api.jobs import Replays, Scrubs
     from headwater.serve.api.tails import Tails

@@ -16,9 +16,8 @@ from headwater.metrics.alarms import StoreFacts
 from headwater.metrics.exposition import Page
 from headwater.metrics.history import CachedHistory, HistoryRecorder, check_history
 from headwater.metrics.operations import OperationMetrics
-from headwater.metrics.retention_forecasts import RetentionForecasts
 from headwater.metrics.sampler import MAX_SERIES, Extra, Sampler, add_instances, check_series
-from headwater.metrics.sweeps import StoreWatch, StreamRates
+from headwater.metrics.sweeps import RetentionForecasts, StoreWatch, StreamRates
 from headwater.serve.api.calls import Rates, Served, StoreJobs, WatchedStore
 from headwater.serve.api.databases import ServedDatabase, open_database
 from headwater.serve.api.jobs import Replays, Scrubs

@@ -18,10 +18,9 @@ from headwater.serve.http.messages import Refused, Reply
 from headwater.serve.readiness import NOT_READY, store_missing
 from headwater.spark.queries.status import query_statuses
 from headwater.store.doctor import examine
-from headwater.views.alarms import AlarmsView
 from headwater.views.queries import QueryView
 from headwater.views.record import View
-from headwater.views.stores import DoctorView
+from headwater.views.stores import AlarmsView, DoctorView
 from headwater.views.traces import (
     OutboxFacts,
     TraceFacts,

@@ -23,7 +23,7 @@ from pyspark.sql import types as t
 from headwater.errors import InputChanged, InvalidInput
 from headwater.spark.jobs.tasks import tasks_at_once
 from headwater.spark.tables.database import open_database
-from headwater.sql.relations import Relation
+from headwater.sql.schemas import Relation
 
 FORMATS = ("parquet", "csv", "json", "orc")
 _ORDERED = (t.IntegralType, t.DecimalType, t.StringType, t.DateType, t.TimestampType)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headwater.errors import InvalidInput
-from headwater.outbox.reset import reset_tag
+from headwater.outbox.status import reset_tag
 
 ALL, WINDOW = "all", "window"
 # Beside the sums: how far each stream was read, and what in it could not be read.

@@ -23,8 +23,7 @@ from headwater.outbox.schema import checkpoints_table
 from headwater.spark.jobs.folding import ALL
 from headwater.sql.driver_errors import translating_errors
 from headwater.sql.engines import sqlite_file
-from headwater.sql.relations import Relation
-from headwater.sql.schemas import Schema
+from headwater.sql.schemas import Relation, Schema
 
 # ── Ledger ────────────────────────────────────────────────────────────────────────────────────────
 

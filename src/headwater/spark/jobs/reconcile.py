@@ -43,7 +43,7 @@ from headwater.spark.jobs.progress import JobReport, Summary, counted
 from headwater.spark.log.target import StreamOrTopic, target_of
 from headwater.spark.tables.database import chosen_columns, open_database
 from headwater.sql.engines import open_engine
-from headwater.sql.relations import Relation
+from headwater.sql.schemas import Relation
 
 if TYPE_CHECKING:
     from headwater.log.stream import Stream

@@ -18,8 +18,7 @@ from sqlalchemy import URL, NullPool, create_engine
 from headwater.errors import ReusedSequence, StaleSequence
 from headwater.sql.driver_errors import translating_errors
 from headwater.sql.engines import parse_url
-from headwater.sql.relations import Relation, quoted
-from headwater.sql.schemas import Schema
+from headwater.sql.schemas import Relation, Schema, quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from sqlalchemy import URL
 from headwater.errors import DatabaseUnreachable, HeadwaterError, QueryRefused, WriteRefused
 from headwater.spark.sql_sink.database import STAGED, Described
 from headwater.sql.engines import PostgresServer
-from headwater.sql.relations import Relation, quoted
+from headwater.sql.schemas import Relation, quoted
 
 if TYPE_CHECKING:
     pass

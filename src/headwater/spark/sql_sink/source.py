@@ -36,7 +36,7 @@ from headwater.spark.engine.writes import (
 )
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.database import Described, SinkDatabase, open_sink, prepare
-from headwater.sql.relations import Relation
+from headwater.sql.schemas import Relation
 
 # ── Plan ──────────────────────────────────────────────────────────────────────────────────────────
 # What is to be written where, checked against the table before anything runs.

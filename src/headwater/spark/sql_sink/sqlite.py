@@ -24,7 +24,7 @@ from headwater.errors import InvalidInput, QueryRefused, WriteRefused
 from headwater.spark.sql_sink.database import STAGED, Described
 from headwater.sql.driver_errors import reason_of
 from headwater.sql.engines import SqliteFile
-from headwater.sql.relations import Relation, quoted
+from headwater.sql.schemas import Relation, quoted
 
 if TYPE_CHECKING:
     pass

@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from headwater.errors import InvalidInput
 from headwater.sql.engines import parse_url
-from headwater.sql.relations import Relation
+from headwater.sql.schemas import Relation
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType

@@ -22,7 +22,7 @@ from sqlalchemy import URL
 from headwater.errors import QueryRefused
 from headwater.spark.tables.database import Column, decimal_type
 from headwater.sql.engines import PostgresServer
-from headwater.sql.relations import Relation, quoted
+from headwater.sql.schemas import Relation, quoted
 
 _BATCH_BYTES = 16 * 1024 * 1024
 _SAME: dict[str, t.DataType] = {

@@ -26,7 +26,7 @@ from headwater.spark.tables.database import (
     no_column,
     open_database,
 )
-from headwater.sql.relations import Relation, quoted
+from headwater.sql.schemas import Relation, quoted
 
 # ── Filters ───────────────────────────────────────────────────────────────────────────────────────
 # Spark's filters as SQL, where the database compares as Spark does; Spark does the others.

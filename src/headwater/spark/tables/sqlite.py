@@ -21,7 +21,7 @@ from sqlalchemy import URL
 from headwater.errors import QueryRefused, ValueMisfit
 from headwater.spark.tables.database import Column, decimal_type
 from headwater.sql.engines import SqliteFile
-from headwater.sql.relations import Relation, quoted
+from headwater.sql.schemas import Relation, quoted
 
 _LOOK_AHEAD = 1000
 _WAIT_S = 30

@@ -1,17 +1,21 @@
-"""Actions on queues."""
+"""Actions on queues and dirty lists."""
 
 from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from headwater.doors.catalogue import QUEUE
+from headwater.doors.catalogue import CHANNEL, ICK, QUEUE
+from headwater.errors import InvalidInput, UnknownIck
+from headwater.ick.types import ChannelStats
 from headwater.kernel.declaring import Scope
 from headwater.serve.console.actions.action import Action, Prepare, cli_words, given
 from headwater.serve.console.calls import PageCall
-from headwater.serve.console.links import queue_link
+from headwater.serve.console.links import channel_link, ick_link, queue_link
 from headwater.serve.console.render import age, counted, number
 from headwater.serve.console.spelling import action
 from headwater.serve.http.messages import path_part
+
+# ── Queues ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def queue_state(call: PageCall) -> Action:
@@ -112,4 +116,87 @@ async def purge(call: PageCall) -> Action:
         back=queue_link(queue),
         careful=True,
         counts=(waiting,),
+    )
+
+
+# ── Lists ─────────────────────────────────────────────────────────────────────────────────────────
+# Actions on dirty lists.
+
+
+async def _known(call: PageCall, name: str) -> ChannelStats:
+    call.check(name)
+    stats = await call.hw.ick_channel(name).stats()
+    if stats is None:
+        raise UnknownIck(name)
+    return stats
+
+
+async def reshard(call: PageCall) -> Action:
+    """Change the number of shards of a channel."""
+    name = given(call, "channel")
+    shards = call.number("shards")
+    if shards is None or not 1 <= shards <= 1024:
+        raise InvalidInput("a channel has 1 to 1024 shards; give another number")
+    stats = await _known(call, name)
+    waiting, leases = stats.ready + stats.later, sum(one.lease is not None for one in stats.shards)
+    if shards == len(stats.shards):
+        bill = [f"The channel has {number(shards)} shards already; nothing changes."]
+    else:
+        bill = [
+            f"The channel changes from {number(len(stats.shards))} to {number(shards)} shards.",
+            f"{number(waiting)} waiting members move to their new shards while adds continue. "
+            "No member is with two consumers.",
+            f"It waits for {number(leases)} leases with {number(stats.reserved)} reserved members; "
+            "until the last one ends, nothing is handed out.",
+            "The counts of adds start again at zero.",
+        ]
+    return action(
+        CHANNEL,
+        "reshard",
+        [name],
+        {"shards": shards},
+        title=f"Reshard {name}",
+        bill=bill,
+        back=channel_link(name),
+    )
+
+
+async def delete_channel(call: PageCall) -> Action:
+    """Delete a channel."""
+    name = given(call, "channel")
+    stats = await _known(call, name)
+    return action(
+        CHANNEL,
+        "delete",
+        [name],
+        title=f"Delete {name}",
+        bill=[
+            f"This deletes the channel and all its members for good: {number(stats.ready)} ready, "
+            f"{number(stats.later)} later, {number(stats.reserved)} reserved.",
+            "Consumers that hold a batch of it cannot commit it any more.",
+        ],
+        back="/lists",
+        careful=True,
+    )
+
+
+async def delete_ick(call: PageCall) -> Action:
+    """Delete an Ick."""
+    key = given(call, "key")
+    call.check(key)
+    facts = await call.hw.ick(key).stats()
+    if facts is None:
+        raise UnknownIck(key)
+    return action(
+        ICK,
+        "delete",
+        [key],
+        title=f"Delete {key}",
+        bill=[
+            f"This deletes the Ick and all its members for good: {number(facts['pset_size'])} "
+            f"dirty, {number(facts['cset_size'])} reserved. Programs that use redis-ick lose them, "
+            "too."
+        ],
+        back=ick_link(key),
+        careful=True,
     )

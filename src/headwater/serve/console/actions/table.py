@@ -17,10 +17,23 @@ from headwater.serve.console.actions.groups import (
     seek,
     settle_pending,
 )
-from headwater.serve.console.actions.lists import delete_channel, delete_ick, reshard
-from headwater.serve.console.actions.queues import one_message, purge, push, queue_state
-from headwater.serve.console.actions.replays import replay, stop_replay
-from headwater.serve.console.actions.streams import delete, evict, retain, write
+from headwater.serve.console.actions.queues import (
+    delete_channel,
+    delete_ick,
+    one_message,
+    purge,
+    push,
+    queue_state,
+    reshard,
+)
+from headwater.serve.console.actions.streams import (
+    delete,
+    evict,
+    replay,
+    retain,
+    stop_replay,
+    write,
+)
 from headwater.serve.console.letters import move_letters, stop_letters
 
 ACTIONS: Final[dict[str, Prepare]] = {

@@ -45,9 +45,10 @@ from headwater.serve.console.pages.stream import (
     show_stream_tail,
     show_stream_write,
     show_streams,
+    show_topic,
+    show_topics,
 )
 from headwater.serve.console.pages.timelines import show_timelines
-from headwater.serve.console.pages.topics import show_topic, show_topics
 from headwater.serve.http.messages import Refused
 
 # What scripts of the pages ask for, as JSON.
