@@ -153,7 +153,7 @@ OUTSIDE = {
 MODULES = sorted(
     [file for part in ("log", "queue", "ick") for file in (SOURCE / part).glob("*.py")]
     + [SOURCE / "store" / f"{name}.py" for name in ("call", "many")]
-    + [SOURCE / "outbox" / f"{name}.py" for name in ("consuming", "position", "reset")]
+    + [SOURCE / "outbox" / f"{name}.py" for name in ("consuming", "position", "status")]
 )
 
 
