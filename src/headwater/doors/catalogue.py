@@ -8,7 +8,7 @@ asyncio and the generated one for threads declare the same.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, cached_property, partial
 from importlib import import_module
@@ -358,10 +358,3 @@ KINDS: Final = (GROUP, TOPIC_GROUP, STREAM, TOPIC, QUEUE, ICK, CHANNEL, TIMED_JO
 def catalogue(*, asyncio: bool) -> tuple[Declared, ...]:
     """Return every operation of every kind."""
     return tuple(one for kind in KINDS for one in kind.operations(asyncio=asyncio))
-
-
-def absences() -> Iterator[tuple[str, str, str]]:
-    """Yield operations, the doors that do not have them, and the reasons."""
-    for one in catalogue(asyncio=True):
-        for door, reason in one.row.absent.items():
-            yield one.id, door, reason

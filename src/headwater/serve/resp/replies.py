@@ -82,11 +82,6 @@ def encode_reply(reply: Any, protocol: int) -> bytes:
     return b"".join(parts)
 
 
-def encode_int(number: int) -> bytes:
-    """Spell a whole number."""
-    return b":%d\r\n" % number
-
-
 def _spell(parts: list[bytes], reply: Any, protocol: int) -> None:
     match reply:
         case EncodedReply():

@@ -76,13 +76,6 @@ def without_mark(schema: StructType) -> StructType:
     )
 
 
-def with_mark(schema: StructType) -> StructType:
-    """Return the columns as our rule asks for them."""
-    *others, last = schema.fields
-    metadata = {**last.metadata, _MARK: True}
-    return StructType([*others, StructField(last.name, last.dataType, last.nullable, metadata)])
-
-
 def _is_pushing_down() -> bool:
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_PROCESS in sys.modules or getattr(main, "name", "") == _PUSHDOWN_PROCESS

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -17,9 +17,6 @@ from headwater.errors import DatabaseUnreachable, HeadwaterError, QueryRefused, 
 from headwater.spark.sql_sink.database import STAGED, Described
 from headwater.sql.engines import PostgresServer
 from headwater.sql.schemas import Relation, quoted
-
-if TYPE_CHECKING:
-    pass
 
 _INTEGERS = ("smallint", "integer", "bigint", "numeric")
 # Doubles hold all whole numbers of 32 bits, and round longer ones.

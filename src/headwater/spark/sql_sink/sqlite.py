@@ -14,7 +14,6 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import types as t
@@ -25,9 +24,6 @@ from headwater.spark.sql_sink.database import STAGED, Described
 from headwater.sql.driver_errors import reason_of
 from headwater.sql.engines import SqliteFile
 from headwater.sql.schemas import Relation, quoted
-
-if TYPE_CHECKING:
-    pass
 
 _WAIT_S = 60
 _PORTION = 100_000
