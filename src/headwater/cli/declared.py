@@ -97,35 +97,6 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
             ],
         ),
         Declaration(
-            name="seek",
-            verb="seek",
-            help="Set the position of the group and return it: all before is done, the rest is new.",
-            asks=False,
-            words=[
-                Word(
-                    called="to",
-                    option="--to",
-                    shape="position",
-                    help="An offset, first or last.",
-                    required=True,
-                )
-            ],
-        ),
-        Declaration(
-            name="pause",
-            verb="pause",
-            help="Deliver nothing until the group is resumed; returns whether that changed anything.",
-            asks=False,
-            words=[],
-        ),
-        Declaration(
-            name="resume",
-            verb="resume",
-            help="Deliver messages again; returns whether the group was paused.",
-            asks=False,
-            words=[],
-        ),
-        Declaration(
             name="bury",
             verb="bury",
             help="Give messages up: they become dead letters. Returns how many.",
@@ -148,6 +119,20 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
                     optional=True,
                 ),
             ],
+        ),
+        Declaration(
+            name="pause",
+            verb="pause",
+            help="Deliver nothing until the group is resumed; returns whether that changed anything.",
+            asks=False,
+            words=[],
+        ),
+        Declaration(
+            name="resume",
+            verb="resume",
+            help="Deliver messages again; returns whether the group was paused.",
+            asks=False,
+            words=[],
         ),
         Declaration(
             name="remove-group",
@@ -203,6 +188,21 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
             ],
             by_hand=True,
         ),
+        Declaration(
+            name="seek",
+            verb="seek",
+            help="Set the position of the group and return it: all before is done, the rest is new.",
+            asks=False,
+            words=[
+                Word(
+                    called="to",
+                    option="--to",
+                    shape="position",
+                    help="An offset, first or last.",
+                    required=True,
+                )
+            ],
+        ),
     ],
     "topic_group": [
         Declaration(
@@ -249,6 +249,22 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
             ],
         ),
         Declaration(
+            name="release",
+            verb="release",
+            help="Return messages untried: they are redelivered at once; the attempt does not count.",
+            asks=False,
+            words=[
+                Word(
+                    called="offsets",
+                    option="--offsets",
+                    shape="offsets by partition",
+                    help="Partitions and offsets, as 3:5, and ranges, as 3:5-9.",
+                    required=True,
+                    variadic=True,
+                )
+            ],
+        ),
+        Declaration(
             name="extend",
             verb="extend",
             help="Extend the deadline: messages are redelivered ack_ms from now; returns how many.",
@@ -276,52 +292,6 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
             ],
         ),
         Declaration(
-            name="seek",
-            verb="seek",
-            help="Set the position of the group in each partition, and return it: all before is done.",
-            asks=False,
-            words=[
-                Word(
-                    called="to",
-                    option="--to",
-                    shape="position by partition",
-                    help="An offset, first or last, in all partitions or by partition.",
-                    required=True,
-                )
-            ],
-            by_hand=True,
-        ),
-        Declaration(
-            name="pause",
-            verb="pause",
-            help="Deliver nothing in any partition until it is resumed; returns whether that changed it.",
-            asks=False,
-            words=[],
-        ),
-        Declaration(
-            name="resume",
-            verb="resume",
-            help="Deliver messages again in every partition; returns whether the group was paused.",
-            asks=False,
-            words=[],
-        ),
-        Declaration(
-            name="release",
-            verb="release",
-            help="Return messages untried: they are redelivered at once; the attempt does not count.",
-            asks=False,
-            words=[
-                Word(
-                    called="offsets",
-                    option="--offsets",
-                    shape="offsets by partition",
-                    help="Partitions and offsets, as 3:5, and ranges, as 3:5-9.",
-                    required=True,
-                    variadic=True,
-                )
-            ],
-        ),
-        Declaration(
             name="bury",
             verb="bury",
             help="Give messages up: they become dead letters. Returns how many.",
@@ -346,16 +316,30 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
             ],
         ),
         Declaration(
+            name="pause",
+            verb="pause",
+            help="Deliver nothing until the group is resumed; returns whether that changed anything.",
+            asks=False,
+            words=[],
+        ),
+        Declaration(
+            name="resume",
+            verb="resume",
+            help="Deliver messages again; returns whether the group was paused.",
+            asks=False,
+            words=[],
+        ),
+        Declaration(
             name="remove-group",
             verb="remove",
-            help="Remove the group from every partition; returns whether it existed.",
+            help="Remove the group; retention no longer waits for it. Returns whether it existed.",
             asks=True,
             words=[],
         ),
         Declaration(
             name="limit",
             verb="limit",
-            help="Set all limits of each tag; one that is not given is removed. Returns those before.",
+            help="Set all limits of the group; one that is not given is removed. Returns those before.",
             asks=False,
             words=[
                 Word(
@@ -399,66 +383,24 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
             ],
             by_hand=True,
         ),
-    ],
-    "stream": [
         Declaration(
-            name="offset-at",
-            verb="offset_at",
-            help="Return the offset of the first message at or after a time; last + 1 without one.",
+            name="seek",
+            verb="seek",
+            help="Set the position of the group in each partition, and return it: all before is done.",
             asks=False,
             words=[
                 Word(
-                    called="time_ms",
-                    option="--time-ms",
-                    kind="int",
-                    shape="ms",
-                    help="Milliseconds since 1970.",
-                    least=0,
-                    most=9007199254740991,
+                    called="to",
+                    option="--to",
+                    shape="position by partition",
+                    help="An offset, first or last, in all partitions or by partition.",
                     required=True,
                 )
-            ],
-        ),
-        Declaration(
-            name="newest-sequence",
-            verb="newest_sequence",
-            help="Return the newest sequence of a producer that is remembered, if there is one.",
-            asks=False,
-            words=[
-                Word(
-                    called="producer",
-                    option="--producer",
-                    help="Name of the producer.",
-                    required=True,
-                )
-            ],
-        ),
-        Declaration(
-            name="evict",
-            verb="evict",
-            help="Evict all messages up to an offset, or, for -n, all but the newest n.",
-            asks=True,
-            words=[
-                Word(
-                    called="up_to",
-                    option="--up-to",
-                    kind="int",
-                    help="The last offset to evict; -n evicts all but the newest n.",
-                    least=-9007199254740991,
-                    most=9007199254740991,
-                    required=True,
-                ),
-                Word(
-                    called="past_readers",
-                    option="--past-readers/--wait",
-                    kind="bool",
-                    help="Whether to evict also what groups and registered readers still need.",
-                    default=True,
-                    keyword=True,
-                ),
             ],
             by_hand=True,
         ),
+    ],
+    "stream": [
         Declaration(
             name="retain",
             verb="retain",
@@ -573,6 +515,64 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
             words=[],
         ),
         Declaration(
+            name="offset-at",
+            verb="offset_at",
+            help="Return the offset of the first message at or after a time; last + 1 without one.",
+            asks=False,
+            words=[
+                Word(
+                    called="time_ms",
+                    option="--time-ms",
+                    kind="int",
+                    shape="ms",
+                    help="Milliseconds since 1970.",
+                    least=0,
+                    most=9007199254740991,
+                    required=True,
+                )
+            ],
+        ),
+        Declaration(
+            name="newest-sequence",
+            verb="newest_sequence",
+            help="Return the newest sequence of a producer that is remembered, if there is one.",
+            asks=False,
+            words=[
+                Word(
+                    called="producer",
+                    option="--producer",
+                    help="Name of the producer.",
+                    required=True,
+                )
+            ],
+        ),
+        Declaration(
+            name="evict",
+            verb="evict",
+            help="Evict all messages up to an offset, or, for -n, all but the newest n.",
+            asks=True,
+            words=[
+                Word(
+                    called="up_to",
+                    option="--up-to",
+                    kind="int",
+                    help="The last offset to evict; -n evicts all but the newest n.",
+                    least=-9007199254740991,
+                    most=9007199254740991,
+                    required=True,
+                ),
+                Word(
+                    called="past_readers",
+                    option="--past-readers/--wait",
+                    kind="bool",
+                    help="Whether to evict also what groups and registered readers still need.",
+                    default=True,
+                    keyword=True,
+                ),
+            ],
+            by_hand=True,
+        ),
+        Declaration(
             name="seek-reader",
             verb="seek_reader",
             help="Set which offset a reader outside the log needs next, and return it.",
@@ -611,7 +611,7 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
         Declaration(
             name="retain",
             verb="retain",
-            help="Set how much is kept of each partition, and evict what is beyond it now.",
+            help="Set how much is kept, and evict what is beyond it now.",
             asks=False,
             words=[
                 Word(
@@ -691,7 +691,7 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
         Declaration(
             name="auto-compact",
             verb="auto_compact",
-            help="Ask headwater keep to compact all partitions from now on, or no longer.",
+            help="Ask headwater keep to compact from now on, or no longer.",
             asks=False,
             words=[
                 Word(

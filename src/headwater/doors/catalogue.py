@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, get_args, get_origin
 
 from headwater.errors import (
     HeadwaterError,
@@ -75,11 +75,24 @@ def _operations(kind: Kind, asyncio: bool) -> tuple[Declared, ...]:
     name = f"{package}.aio_{module}" if asyncio else kind.module
     cls = getattr(import_module(name), f"Async{kind.cls}" if asyncio else kind.cls)
     bound = 1 + len(kind.keys) if kind.collection else 1
+    methods = {
+        verb: method for base in reversed(cls.__mro__) for verb, method in vars(base).items()
+    }
     return tuple(
-        Declared(kind, verb, row, method, *_signature(method, row, bound))
-        for verb, method in vars(cls).items()
+        Declared(kind, verb, row, method, *_signature(method, row, bound, _variables(cls)))
+        for verb, method in methods.items()
         if (row := row_of(method)) is not None
     )
+
+
+def _variables(cls: type) -> dict[Any, Any]:
+    """Return what the type variables of the bases of a class stand for in it."""
+    return {
+        variable: kind
+        for base in getattr(cls, "__orig_bases__", ())
+        if (origin := get_origin(base)) is not None and origin is not Generic
+        for variable, kind in zip(origin.__parameters__, get_args(base), strict=True)
+    }
 
 
 class Parameter(NamedTuple):
@@ -176,12 +189,13 @@ class Declared:
 
 
 def _signature(
-    method: Callable[..., Any], row: Row, bound: int
+    method: Callable[..., Any], row: Row, bound: int, variables: Mapping[Any, Any]
 ) -> tuple[tuple[Parameter, ...], dict[str, type], Any]:
     """Return the parameters of a method, the records among them, and what it returns.
 
     Its first parameters are ``bound``: the object itself, and in a collection the address. One that
-    is written by hand in every door needs none, and may have types that doors cannot take.
+    is written by hand in every door needs none, and may have types that doors cannot take. What the
+    type variables of its class stand for is in ``variables``.
     """
     if {*row.override, *row.absent} >= {*DOORS}:
         return (), {}, _returned(method)
@@ -189,7 +203,8 @@ def _signature(
     found: list[Parameter] = []
     records: dict[str, type] = {}
     for name, parameter in list(signature.parameters.items())[bound:]:
-        kind, _ = _annotated(parameter.annotation)
+        annotation = variables.get(parameter.annotation, parameter.annotation)
+        kind, _ = _annotated(annotation)
         if is_dataclass(kind):
             assert isinstance(kind, type)
             records[name] = kind
@@ -202,7 +217,7 @@ def _signature(
         default = MISSING if parameter.default is inspect.Parameter.empty else parameter.default
         keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
         found.append(
-            _parameter(name, parameter.annotation, default, keyword)._replace(
+            _parameter(name, annotation, default, keyword)._replace(
                 variadic=parameter.kind is inspect.Parameter.VAR_POSITIONAL
             )
         )

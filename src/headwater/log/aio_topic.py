@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from functools import partial
-from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Generic, Unpack
 
 import pyarrow as pa
 
 from headwater.kernel.codecs import D
 from headwater.kernel.declaring import across
-from headwater.kernel.failures import Failure, GivenCause, LetterFilter
-from headwater.kernel.headers import GivenHeaders
-from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, check_ms
-from headwater.log import dead_letters, grouping, node, reading, retention, settling, topics
-from headwater.log.aio_group import AsyncGroup
-from headwater.log.aio_stream import AsyncStream
-from headwater.log.handles import Entry, batch_of_entries
+from headwater.kernel.failures import LetterFilter
+from headwater.log import grouping, reading, topics
+from headwater.log.aio_group import AsyncAnyGroup, AsyncGroup
+from headwater.log.aio_stream import AsyncLog, AsyncStream
 from headwater.log.keys import MAX_LETTERS, MAX_READ, check_count
-from headwater.log.retention import Compacting, Force, MarkerMs
 from headwater.log.settling import GivenInTopic, LettersInTopic
 from headwater.log.topics import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
-    MaxAgeMs,
-    MaxBytes,
-    MaxCount,
-    MaxIdleMs,
     Placed,
     Redriven,
-    Retained,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
@@ -46,156 +36,52 @@ if TYPE_CHECKING:
 _DELETE = "Delete {topic} with {info.length:message} and {info.groups:group}?"
 
 
-class AsyncTopic(Generic[D]):
+class AsyncTopic(AsyncLog[Placed, dict[int, range], D], Generic[D]):
     """n streams behind one name; a message goes to the partition of its tag.
 
     All messages of a tag are in one partition, in order. On a cluster the partitions spread over
     its servers.
     """
 
-    def __init__(self, store: AsyncStore, handle: topics.TopicHandle, member: str) -> None:
-        self._store = store
-        self._handle = handle
-        self._member = member
-        self.name = handle.name
-        self.codec = handle.coder
-        self.wanted = handle.wanted
+    _handle: topics.TopicHandle
 
-    def __repr__(self) -> str:
-        return f"AsyncTopic({self.name!r})"
+    def __init__(self, store: AsyncStore, handle: topics.TopicHandle, member: str) -> None:
+        super().__init__(store, handle, member)
+        self._handle = handle
+        self._write = topics.write
+        self._append = topics.append
+        self.wanted = handle.wanted
 
     async def partitions(self) -> int:
         """Return how many partitions the topic has."""
-        return len(await self._store.run(self._handle.open()))
+        return len(await self._run(self._handle.open()))
 
     async def partition_of(self, tag: str) -> int:
         """Return the partition of a tag."""
         return topics.partition_of(tag, await self.partitions())
 
-    async def partition(self, place: int) -> AsyncStream[D]:
+    async def partition(self, partition: int) -> AsyncStream[D]:
         """Return the stream of one partition."""
-        streams = await self._store.run(self._handle.open())
-        check_count(place, "partition", len(streams) - 1)
-        return AsyncStream(self._store, streams[place], self._member)
-
-    @across(AsyncStream.write, result="written")
-    async def write(
-        self,
-        tag: str,
-        value: D | str,
-        *,
-        backlog: int | None = None,
-        headers: GivenHeaders | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> Placed:
-        """Append one message to the partition of its tag; returns both.
-
-        See AsyncStream.write.
-        """
-        return await self._store.run(
-            topics.write(
-                self._handle,
-                tag,
-                self._handle.encoded(value),
-                backlog,
-                headers,
-                producer,
-                sequence,
-            )
-        )
-
-    async def write_many(
-        self,
-        entries: Iterable[Entry[D]],
-        *,
-        backlog: int | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> dict[int, range]:
-        """Append (tag, value) pairs, or entries with headers; returns the offsets by partition.
-
-        Atomic within each partition. With ``producer`` and ``sequence`` the whole may be repeated
-        after a failure: what was written is deduplicated.
-        """
-        encoded = self._handle.encoded_entries(entries)
-        batch = batch_of_entries(encoded, carry=producer is None)
-        return await self._store.run(
-            topics.append(self._handle, batch, backlog, producer, sequence)
-        )
-
-    async def append(
-        self,
-        arrow_batch: pa.RecordBatch | pa.Table,
-        *,
-        backlog: int | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> dict[int, range]:
-        """Append Arrow columns, as AsyncStream.append takes them; see write_many."""
-        batch = node.from_arrow(arrow_batch)
-        return await self._store.run(
-            topics.append(self._handle, batch, backlog, producer, sequence)
-        )
+        streams = await self._run(self._handle.open())
+        check_count(partition, "partition", len(streams) - 1)
+        return AsyncStream(self._store, streams[partition], self._member)
 
     async def scan(self, *, headers: bool = False) -> AsyncIterator[pa.RecordBatch]:
         """Yield all messages, by partition: partition, and the columns of AsyncStream.scan."""
-        for place in range(await self.partitions()):
-            stream = await self.partition(place)
+        for partition in range(await self.partitions()):
+            stream = await self.partition(partition)
             async for batch in stream.scan(headers=headers):
-                yield topics.with_partition(batch, place)
+                yield topics.with_partition(batch, partition)
 
     @across(AsyncStream.info)
     async def info(self) -> list[StreamInfo]:
         """Return the state of each partition."""
-        return await self._store.run(topics.infos(self._handle, reading.info))
-
-    @across(AsyncStream.retain)
-    async def retain(
-        self,
-        *,
-        max_count: MaxCount = None,
-        max_age_ms: MaxAgeMs = None,
-        max_bytes: MaxBytes = None,
-        max_idle_ms: MaxIdleMs = None,
-        force: Force = False,
-    ) -> Retained:
-        """Set how much is kept of each partition, and evict what is beyond it now.
-
-        Each limit holds for every partition by itself; see AsyncStream.retain. Returns sums, and
-        who holds up the most.
-        """
-        policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
-        return await self._store.run(topics.retain(self._handle, policy, force))
-
-    @across(AsyncStream.compact)
-    async def compact(self, *, marker_ms: MarkerMs = retention.MARKER_MS) -> int:
-        """Remove all but the last message of each tag, read by groups or not; returns how many."""
-        act = partial(retention.compact, marker_ms=marker_ms)
-        return sum((await self._store.run(topics.in_all(self._handle, act))).values())
-
-    @across(AsyncStream.auto_compact)
-    async def auto_compact(
-        self, on: Compacting = True, *, marker_ms: MarkerMs = retention.MARKER_MS
-    ) -> None:
-        """Ask ``headwater keep`` to compact all partitions from now on, or no longer."""
-        await self._store.run(
-            topics.in_all(
-                self._handle, lambda stream: retention.auto_compact(stream.key, on, marker_ms)
-            )
-        )
-
-    @across(AsyncStream.seal)
-    async def seal(self) -> int:
-        """Pack everything written so far as small as possible; returns how many were sealed."""
-        return sum(
-            (await self._store.run(topics.in_all(self._handle, retention.seal_all))).values()
-        )
+        return await self._run(topics.infos(self._handle, reading.info))
 
     @across(AsyncStream.delete, resp="TPDEL", says="deleted {topic}", asks=_DELETE)
     async def delete(self) -> bool:
         """Remove the topic and all its streams for good; returns whether it existed."""
-        return await self._store.run(topics.delete(self._handle))
+        return await self._run(topics.delete(self._handle))
 
     def group(
         self,
@@ -220,83 +106,23 @@ class AsyncTopic(Generic[D]):
         return AsyncTopicGroup(self._store, handle)
 
 
-class AsyncTopicGroup(Generic[D]):
+class AsyncTopicGroup(
+    AsyncAnyGroup[TopicMessage[D], TopicWithInfo[TopicMessage[D]], GivenInTopic], Generic[D]
+):
     """One member's view of a group over all partitions of a topic."""
 
+    _handle: topics.TopicGroupHandle
+
     def __init__(self, store: AsyncStore, handle: topics.TopicGroupHandle) -> None:
-        self._store = store
-        self._run = store.run
+        super().__init__(store, handle)
         self._handle = handle
-        self.name = handle.name
-        self.member = handle.member
+        self._read = topics.read
+        self._read_with_info = topics.read_with_info
+        self._decoded = handle.topic.decoded
         self.topic = handle.topic.name
 
     def __repr__(self) -> str:
         return f"AsyncTopicGroup({self.name!r} of {self.topic!r})"
-
-    @overload
-    async def read(
-        self,
-        count: int,
-        *,
-        block_ms: Duration | float | None = None,
-        ack_ms: Duration | None = None,
-        expire_ms: Duration | None = None,
-        with_info: Literal[False] = False,
-        max_bytes: int | None = None,
-    ) -> list[TopicMessage[D]]: ...
-    @overload
-    async def read(
-        self,
-        count: int,
-        *,
-        block_ms: Duration | float | None = None,
-        ack_ms: Duration | None = None,
-        expire_ms: Duration | None = None,
-        with_info: Literal[True],
-        max_bytes: int | None = None,
-    ) -> TopicWithInfo[TopicMessage[D]]: ...
-    async def read(
-        self,
-        count: int,
-        *,
-        block_ms: Duration | float | None = None,
-        ack_ms: Duration | None = None,
-        expire_ms: Duration | None = None,
-        with_info: bool = False,
-        max_bytes: int | None = None,
-    ) -> list[TopicMessage[D]] | TopicWithInfo[TopicMessage[D]]:
-        """Take up to ``count`` messages that no other member has; see AsyncGroup.read.
-
-        ``with_info`` returns also the first and last offset that each partition holds.
-        """
-        asked = self._handle, count, block_ms, ack_ms, expire_ms, max_bytes
-        if with_info:
-            known = await self._run(topics.read_with_info(*asked))
-            return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])
-        found = await self._run(topics.read(*asked))
-        return self._handle.topic.decoded(found)
-
-    @across(AsyncGroup.ack)
-    async def ack(self, *messages: GivenInTopic) -> int:
-        """Acknowledge messages: they are done. Returns how many were pending.
-
-        They are given as such, as (partition, offset) pairs, as {partition: offsets}, or as
-        iterables of those; offsets are what AsyncGroup.ack takes.
-        """
-        return await self._run(topics.settle(self._handle, messages, settling.ack))
-
-    @across(AsyncGroup.nack)
-    async def nack(self, *messages: GivenInTopic, delay_ms: DelayMs = 0) -> int:
-        """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        act = partial(settling.nack, delay_ms=check_ms(delay_ms, "delay_ms"))
-        return await self._run(topics.settle(self._handle, messages, act))
-
-    @across(AsyncGroup.extend)
-    async def extend(self, *messages: GivenInTopic, ack_ms: AckMs) -> int:
-        """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
-        act = partial(settling.extend, ack_ms=check_ms(ack_ms, "ack_ms", 1))
-        return await self._run(topics.settle(self._handle, messages, act))
 
     @across(AsyncGroup.seek, override=("command line",))
     async def seek(self, position: TopicPosition) -> dict[int, int]:
@@ -306,23 +132,6 @@ class AsyncTopicGroup(Generic[D]):
         to positions, which leaves the others as they are. May be repeated after a failure.
         """
         return await self._run(topics.seek(self._handle, position))
-
-    @across(AsyncGroup.pause)
-    async def pause(self) -> bool:
-        """Deliver nothing in any partition until it is resumed; returns whether that changed it.
-
-        Members that read get nothing, and blocked ones wait. What expires is still given up.
-        """
-        return await self._pause(True)
-
-    @across(AsyncGroup.resume)
-    async def resume(self) -> bool:
-        """Deliver messages again in every partition; returns whether the group was paused."""
-        return await self._pause(False)
-
-    async def _pause(self, on: bool) -> bool:
-        act = partial(grouping.pause, on=on)
-        return any((await self._run(topics.in_all(self._handle, act))).values())
 
     async def info(self) -> list[GroupInfo]:
         """Return the state of the group in each partition."""
@@ -369,45 +178,6 @@ class AsyncTopicGroup(Generic[D]):
         return await self._run(
             topics.discard(self._handle, letters, matching, count, Pace(rate_per_s))
         )
-
-    async def fail(self, *failures: Failure) -> int:
-        """Report failed attempts at messages that were read; see AsyncGroup.fail."""
-        return await self._run(topics.fail(self._handle, failures))
-
-    @across(AsyncGroup.release)
-    async def release(self, *messages: GivenInTopic) -> int:
-        """Return messages untried: they are redelivered at once; the attempt does not count."""
-        return await self._run(topics.settle(self._handle, messages, dead_letters.release))
-
-    @across(AsyncGroup.bury)
-    async def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:
-        """Give messages up: they become dead letters. Returns how many.
-
-        Without any, those are given up that have expired; see AsyncGroup.bury.
-        """
-        return await self._run(topics.bury(self._handle, messages, error))
-
-    @across(AsyncGroup.remove)
-    async def remove(self) -> bool:
-        """Remove the group from every partition; returns whether it existed."""
-        return await self._run(topics.remove(self._handle))
-
-    @across(AsyncGroup.limit)
-    async def limit(self, limits: Limits) -> Limits:
-        """Set all limits of each tag; one that is not given is removed. Returns those before.
-
-        Raises InvalidInput for limits in all, which cannot be enforced: partitions may be on
-        several servers.
-        """
-        return await self._run(grouping.limit_in_topic(self._handle, limits))
-
-    def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None = None) -> None:
-        """Have the group keep the order of each tag from its next read on; workers call this.
-
-        ``owned`` returns the partitions and offsets of messages that this member has and orders
-        itself: then messages after them may be delivered to it, too.
-        """
-        self._handle.keep_order(owned)
 
     def worker(
         self, **options: Unpack[GroupWorkerOptions]

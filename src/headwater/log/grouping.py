@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from hashlib import blake2b
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from headwater.errors import (
     HeadwaterError,
@@ -18,7 +18,7 @@ from headwater.errors import (
     UnreadableNode,
 )
 from headwater.kernel.headers import bytes_of, check_max_bytes
-from headwater.kernel.inputs import NO_LIMITS, Duration, Limits, check_for_topic
+from headwater.kernel.inputs import NO_LIMITS, Duration, Limits
 from headwater.log import dead_letters, reading, settling
 from headwater.log.handles import GroupHandle, GroupOptions, Start, check_start
 from headwater.log.keys import (
@@ -36,10 +36,6 @@ from headwater.log.settling import ranges_of
 from headwater.log.types import GroupInfo, Message, WithInfo
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 from headwater.store.faults import Refusal
-
-if TYPE_CHECKING:
-    from headwater.log.topics import TopicGroupHandle
-
 
 # ── Read terms ────────────────────────────────────────────────────────────────────────────────────
 # On which terms a group read takes messages: for how long, until when, and how much at once.
@@ -496,6 +492,7 @@ def info(group: GroupHandle) -> Operation[GroupInfo]:
 def remove(group: GroupHandle) -> Operation[bool]:
     """Remove the group; returns whether it existed."""
     call = Call("hw_group_remove", group.key, (group.name,), repeatable=True)
+    group.begun = False
     existed = False
     while True:
         reply = RemoveReply(*(yield call))
@@ -531,14 +528,6 @@ def limit(group: GroupHandle, limits: Limits) -> Operation[Limits]:
         return Limits.of_stored((yield call))
 
 
-def limit_in_topic(group: TopicGroupHandle, limits: Limits) -> Operation[Limits]:
-    """Set the limits of a group over a topic, in each partition; returns those before.
-
-    Raises InvalidInput for limits in all: no call sees all partitions, which may be on several
-    servers, so they cannot be enforced.
-    """
-    check_for_topic(limits)
-    before = NO_LIMITS
-    for member in (yield from group.open()):
-        before = (yield from limit(member, limits)) or before
-    return before
+def limits_of_all(parts: Iterable[Limits]) -> Limits:
+    """Return the limits of a group over a topic, of those of its partitions."""
+    return next((limits for limits in reversed(list(parts)) if limits), NO_LIMITS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
@@ -14,7 +14,7 @@ from headwater.errors import HeadwaterError, InvalidInput, LostFuture, UnknownGr
 from headwater.kernel.codecs import Coder
 from headwater.kernel.declaring import Param, Spelling
 from headwater.kernel.headers import Carried, GivenHeaders, encode_headers
-from headwater.kernel.inputs import MAX_EXACT, refuse_own_name
+from headwater.kernel.inputs import MAX_EXACT, Limits, refuse_own_name
 from headwater.log import node
 from headwater.log.keys import (
     MAX_OFFSET,
@@ -214,6 +214,11 @@ def go_on(
 # ── Handles ───────────────────────────────────────────────────────────────────────────────────────
 
 
+T = TypeVar("T")
+R = TypeVar("R")
+# Makes one result of those of all partitions.
+Merge: TypeAlias = Callable[[Collection[R]], R]
+
 Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"
 Position: TypeAlias = Annotated[
     Start, Param("An offset, first or last.", Spelling.POSITION, called="to")
@@ -225,7 +230,22 @@ ReaderName: TypeAlias = Annotated[str, Param("Name of the reader.")]
 ProducerName: TypeAlias = Annotated[str, Param("Name of the producer.")]
 
 
-class StreamHandle:
+class CodedHandle:
+    """What encodes the values of a stream or a topic; ``coder`` does so, if there is one."""
+
+    __slots__ = ()
+    coder: Coder[Any] | None
+
+    def encoded(self, value: Any) -> bytes | str:
+        """Return a value as it is written."""
+        return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
+
+    def encoded_entries(self, entries: Iterable[Any]) -> Iterable[Any]:
+        """Return entries as they are written; see above for their forms."""
+        return entries if self.coder is None else encoded_entries(self.coder, entries)
+
+
+class StreamHandle(CodedHandle):
     """A stream as its operations see it.
 
     ``held`` is the node that was read last; other threads change it at any time, so an operation
@@ -253,13 +273,9 @@ class StreamHandle:
             yield Call("hw_registry_add", STREAMS, (self.name,), repeatable=True)
             self.registered.add(self.name)
 
-    def encoded(self, value: Any) -> bytes | str:
-        """Return a value as it is written."""
-        return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
-
-    def encoded_entries(self, entries: Iterable[Any]) -> Iterable[Any]:
-        """Return entries as they are written; see handles.py for their forms."""
-        return entries if self.coder is None else encoded_entries(self.coder, entries)
+    def across(self, _: Merge[R], act: Callable[[StreamHandle], Operation[R]]) -> Operation[R]:
+        """Do what ``act`` does; a topic does it in each partition, and merges what that returns."""
+        return act(self)
 
     def decoded(self, messages: list[Any]) -> list[Any]:
         """Return messages with their values decoded; None stays None."""
@@ -340,6 +356,8 @@ class GroupHandle:
     # how many messages this member has noted and not taken.
     to_order: int = field(default=0, init=False)
     ahead: int = field(default=0, init=False)
+    # Whether a read has made the group since it was opened or removed by this handle.
+    begun: bool = field(default=False, init=False)
     # Returns the offsets that this member has and orders itself.
     owned: Callable[[], list[int]] | None = field(default=None, init=False)
 
@@ -372,6 +390,19 @@ class GroupHandle:
             return self.waiters.pop()
         except IndexError:
             return f"{self.member}.{(yield Token())}"
+
+    def settle(
+        self, given: Any, act: Callable[[GroupHandle, Any], Operation[int]], *_: Any
+    ) -> Operation[int]:
+        """Do to messages what ``act`` does; a group over a topic does it partition by partition."""
+        return act(self, given)
+
+    def across(self, _: Merge[R], act: Callable[[GroupHandle], Operation[R]]) -> Operation[R]:
+        """Do to the group what ``act`` does, as StreamHandle.across."""
+        return act(self)
+
+    def check_limits(self, limits: Limits) -> None:
+        """Refuse limits that cannot be enforced; a group of one stream enforces all."""
 
     def unknown(self) -> UnknownGroup:
         """Return the error for a group that has never read."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -400,9 +401,15 @@ def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[
     return gone
 
 
-def retain(key: str, policy: Retention, force: bool) -> Operation[Retained]:
+def retain(stream: StreamHandle, policy: Retention, force: bool) -> Operation[Retained]:
     """Set the retention policy and apply it."""
-    return (yield from _retain(key, ("set", int(force), *_words(policy)), int(force)))
+    return (yield from _retain(stream.key, ("set", int(force), *_words(policy)), int(force)))
+
+
+def retained_in_all(parts: Collection[Retained]) -> Retained:
+    """Return what retention did to all partitions: sums, and who holds up the most."""
+    evicted, held = sum(part.evicted for part in parts), sum(part.held for part in parts)
+    return Retained(evicted, held, max(parts, key=attrgetter("held")).held_by)
 
 
 def _words(policy: Retention) -> list[Argument]:
@@ -687,10 +694,10 @@ def _give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
         return 0, 0
 
 
-def auto_compact(key: str, on: bool, marker_ms: Duration) -> Operation[None]:
+def auto_compact(stream: StreamHandle, on: bool, marker_ms: Duration) -> Operation[None]:
     """Ask housekeepers to compact a stream, or no longer."""
     wish: Argument = check_ms(marker_ms, "marker_ms") if on else ""
-    yield Call("hw_stream_auto_compact", key, (wish,), repeatable=True)
+    yield Call("hw_stream_auto_compact", stream.key, (wish,), repeatable=True)
 
 
 def _compact_if_due(stream: StreamHandle) -> Operation[int]:

@@ -8,10 +8,11 @@ from typing import Annotated, Any, TypeAlias
 
 from headwater.errors import InvalidInput, StoreError
 from headwater.kernel.declaring import Param, Spelling
-from headwater.kernel.inputs import Duration, one_by_one
+from headwater.kernel.failures import Failure
+from headwater.kernel.inputs import one_by_one
 from headwater.log import reading
 from headwater.log.handles import GroupHandle
-from headwater.log.keys import MAX_PARTITIONS, check_count, check_ms, check_offset
+from headwater.log.keys import MAX_PARTITIONS, check_count, check_offset
 from headwater.log.replies import RangesReply
 from headwater.log.types import DeadLetter, Message, Placed, TopicDeadLetter, TopicMessage
 from headwater.store.call import Argument, Call, Operation
@@ -70,12 +71,8 @@ def ranges_of(offsets: Iterable[Offsets]) -> list[Span]:
 
 def ranges_by_partition(messages: Iterable[InTopic]) -> dict[int, list[Span]]:
     """Return what is meant in each partition as ranges, in the order of the partitions."""
-    places: dict[int, list[Any]] = {}
-    for part in one_by_one(messages, _parts_of, IN_TOPIC):
-        for place, offsets in part:
-            check_count(place, "partition", MAX_PARTITIONS - 1)
-            places.setdefault(place, []).append(offsets)
-    return {place: ranges_of(places[place]) for place in sorted(places)}
+    parts = _by_partition(one_by_one(messages, _parts_of, IN_TOPIC))
+    return {partition: ranges_of(offsets) for partition, offsets in parts.items()}
 
 
 def letters_and_ranges(letters: Letters) -> tuple[list[DeadLetter], list[Span]]:
@@ -88,12 +85,27 @@ def letters_and_ranges(letters: Letters) -> tuple[list[DeadLetter], list[Span]]:
 
 def letters_by_partition(letters: LettersInTopic) -> dict[int, list[OneLetter]]:
     """Return letters and offsets in each partition, in the order of the partitions."""
-    places: dict[int, list[OneLetter]] = {}
-    for part in one_by_one((letters,), _letters_of, f"dead letters, {IN_TOPIC}"):
-        for place, some in part:
-            check_count(place, "partition", MAX_PARTITIONS - 1)
-            places.setdefault(place, []).append(some)
-    return {place: places[place] for place in sorted(places)}
+    return _by_partition(one_by_one((letters,), _letters_of, f"dead letters, {IN_TOPIC}"))
+
+
+def failures_by_partition(failures: Iterable[Failure]) -> dict[int, list[Failure]]:
+    """Return failed attempts in each partition, in the order of the partitions."""
+    return _by_partition(map(_failures_of, failures))
+
+
+def _by_partition(parts: Iterable[Iterable[tuple[int, Any]]]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for part in parts:
+        for partition, item in part:
+            check_count(partition, "partition", MAX_PARTITIONS - 1)
+            found.setdefault(partition, []).append(item)
+    return dict(sorted(found.items()))
+
+
+def _failures_of(failure: Failure) -> Iterable[tuple[int, Failure]]:
+    if not isinstance(failure.item, TopicMessage):
+        raise InvalidInput(f"a failure names a message as the group read it, not {failure.item!r}")
+    return ((failure.item.partition, failure),)
 
 
 def _letter_or_span(item: Any) -> DeadLetter | Span | None:
@@ -174,15 +186,13 @@ def ack(group: GroupHandle, offsets: Iterable[Offsets]) -> Operation[int]:
     return (yield from on_ranges(group, "hw_group_ack", (), offsets))
 
 
-def nack(group: GroupHandle, offsets: Iterable[Offsets], delay_ms: Duration) -> Operation[int]:
+def nack(group: GroupHandle, offsets: Iterable[Offsets], delay_ms: int) -> Operation[int]:
     """Reject messages: they are redelivered after ``delay_ms``. Returns how many were pending."""
-    delay_ms = check_ms(delay_ms, "delay_ms")
     return (yield from on_ranges(group, "hw_group_postpone", (delay_ms,), offsets))
 
 
-def extend(group: GroupHandle, offsets: Iterable[Offsets], ack_ms: Duration) -> Operation[int]:
+def extend(group: GroupHandle, offsets: Iterable[Offsets], ack_ms: int) -> Operation[int]:
     """Delay the redelivery of pending messages to ``ack_ms`` from now; returns how many."""
-    ack_ms = check_ms(ack_ms, "ack_ms", 1)
     return (yield from on_ranges(group, "hw_group_postpone", (f"+{ack_ms}",), offsets))
 
 
@@ -227,17 +237,18 @@ def _in_steps(
 
     The effect of a call stays, even if the next one fails.
     """
-    total = place = 0
-    while place < len(ranges):
-        flat = [edge for span in ranges[place : place + RANGES_PER_CALL] for edge in span]
+    total = done_ranges = 0
+    while done_ranges < len(ranges):
+        step = ranges[done_ranges : done_ranges + RANGES_PER_CALL]
+        flat = [edge for span in step for edge in span]
         words = (group.name, *args, *flat)
         call = Call(function, group.key, words, repeatable=True, messages=reading.count_in_ranges)
         done, at = RangesReply(*(yield call))
         total += done
         if at < 0:
-            place += RANGES_PER_CALL
+            done_ranges += RANGES_PER_CALL
             continue
-        while ranges[place][1] < at:
-            place += 1
-        ranges[place] = max(at, ranges[place][0]), ranges[place][1]
+        while ranges[done_ranges][1] < at:
+            done_ranges += 1
+        ranges[done_ranges] = max(at, ranges[done_ranges][0]), ranges[done_ranges][1]
     return total

@@ -1,10 +1,11 @@
 # Generated from aio_stream.py by `make derived`, which renews it: change that file.
-"""Streams for blocking code: thin shells over the operations."""
+"""Streams for blocking code, and what topics share with them: thin shells over the operations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, Literal, overload
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, overload
 
 import pyarrow as pa
 
@@ -24,6 +25,7 @@ from headwater.log.handles import (
     Start,
     StreamHandle,
     TimeMs,
+    batch_of_entries,
 )
 from headwater.log.node import with_maps
 from headwater.log.retention import Compacting, EvictUpTo, Force, MarkerMs, PastReaders
@@ -40,27 +42,37 @@ from headwater.log.types import (
     StreamInfo,
     WithInfo,
 )
+from headwater.store.call import Operation
 
 if TYPE_CHECKING:
+    from headwater.log.topics import TopicHandle
     from headwater.store.store import Store
 
 
-class Stream(Generic[D]):
-    """A durable sequence of messages with dense offsets from 1.
+# Where a message went, and where a batch did.
+At = TypeVar("At")
+Range = TypeVar("Range")
 
-    Its first write creates it; before that it reads as empty.
+
+class Log(Generic[At, Range, D]):
+    """What a stream and a topic have in common: how they are written and kept.
+
+    An operation of a topic is done in one partition after the other, and what it returns is merged.
     """
 
-    def __init__(self, store: Store, handle: StreamHandle, member: str) -> None:
+    _handle: StreamHandle | TopicHandle
+    _write: Callable[..., Operation[At]]
+    _append: Callable[..., Operation[Range]]
+
+    def __init__(self, store: Store, handle: StreamHandle | TopicHandle, member: str) -> None:
         self._run = store.run
         self._store = store
-        self._handle = handle
         self._member = member
         self.name = handle.name
         self.codec = handle.coder
 
     def __repr__(self) -> str:
-        return f"Stream({self.name!r})"
+        return f"{type(self).__name__}({self.name!r})"
 
     @operation(Scope.WRITE, "offset", override=DOORS)
     def write(
@@ -72,8 +84,8 @@ class Stream(Generic[D]):
         headers: GivenHeaders | None = None,
         producer: str | None = None,
         sequence: int | None = None,
-    ) -> int:
-        """Append one message and return its offset.
+    ) -> At:
+        """Append one message and return its offset, in a topic with the partition of its tag.
 
         It is in the log when this returns. ``backlog`` then evicts old messages so that at least
         that many remain; it never passes a registered reader. ``headers`` are a small map beside
@@ -83,7 +95,7 @@ class Stream(Generic[D]):
         """
         encoded = self._handle.encoded(value)
         return self._run(
-            writing.write(self._handle, tag, encoded, backlog, headers, producer, sequence)
+            self._write(self._handle, tag, encoded, backlog, headers, producer, sequence)
         )
 
     def write_many(
@@ -93,20 +105,17 @@ class Stream(Generic[D]):
         backlog: int | None = None,
         producer: str | None = None,
         sequence: int | None = None,
-    ) -> range:
-        """Append (tag, value) pairs, all or none, and return their offsets.
+    ) -> Range:
+        """Append (tag, value) pairs, all or none; returns their offsets, of a topic by partition.
 
         An entry may also be (tag, value, headers), or a message that was read, which is copied.
         With ``producer`` and ``sequence`` (increasing per producer) a repeat changes nothing and
         returns the offsets of the first time; the last 128 sequences of a producer are remembered.
         Raises StaleSequence for an older one, and ReusedSequence for one with other content. One
-        round trip.
+        round trip for each partition; a write to a topic is all or none in each of them.
         """
-        return self._run(
-            writing.write_many(
-                self._handle, self._handle.encoded_entries(entries), backlog, producer, sequence
-            )
-        )
+        batch = batch_of_entries(self._handle.encoded_entries(entries), carry=producer is None)
+        return self._run(self._append(self._handle, batch, backlog, producer, sequence))
 
     def append(
         self,
@@ -115,13 +124,80 @@ class Stream(Generic[D]):
         backlog: int | None = None,
         producer: str | None = None,
         sequence: int | None = None,
-    ) -> range:
+    ) -> Range:
         """Append Arrow columns tag, value and, if present, time and headers (map<string, binary>).
 
         Without headers, no row is touched.
         """
         batch = node.from_arrow(arrow_batch)
-        return self._run(writing.append(self._handle, batch, backlog, producer, sequence))
+        return self._run(self._append(self._handle, batch, backlog, producer, sequence))
+
+    @operation(Scope.ADMIN, http="PUT retention", override=("command line",))
+    def retain(
+        self,
+        *,
+        max_count: MaxCount = None,
+        max_age_ms: MaxAgeMs = None,
+        max_bytes: MaxBytes = None,
+        max_idle_ms: MaxIdleMs = None,
+        force: Force = False,
+    ) -> Retained:
+        """Set how much is kept, and evict what is beyond it now.
+
+        Eviction never passes the slowest group or registered reader unless ``force``; one that was
+        silent for longer than ``max_idle_ms`` is not waited for, and gets its gap reported when it
+        reads again. ``headwater keep`` applies the policy from then on. Without any limit,
+        everything is kept. Each limit holds for every partition of a topic by itself; then sums are
+        returned, and who holds up the most.
+        """
+        policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
+        act = partial(retention.retain, policy=policy, force=force)
+        return self._run(self._handle.across(retention.retained_in_all, act))
+
+    @operation(Scope.ADMIN, "removed", says="removed {removed:message}")
+    def compact(self, *, marker_ms: MarkerMs = retention.MARKER_MS) -> int:
+        """Remove all but the last message of each tag, read by groups or not; returns how many.
+
+        Offsets stay. An empty value marks a tag as deleted; the mark is removed once it is older
+        than ``marker_ms`` and every registered reader is past it.
+        """
+        return self._run(self._handle.across(sum, partial(retention.compact, marker_ms=marker_ms)))
+
+    @operation(
+        Scope.ADMIN,
+        "set",
+        http="PUT compaction",
+        says="noted for `headwater keep`",
+    )
+    def auto_compact(
+        self, on: Compacting = True, *, marker_ms: MarkerMs = retention.MARKER_MS
+    ) -> None:
+        """Ask ``headwater keep`` to compact from now on, or no longer.
+
+        It does so when at least half of the messages are newer than the last compaction.
+        """
+        act = partial(retention.auto_compact, on=on, marker_ms=marker_ms)
+        self._run(self._handle.across(lambda _: None, act))
+
+    @operation(Scope.ADMIN, "sealed", says="sealed {sealed:message}")
+    def seal(self) -> int:
+        """Pack everything written so far as small as possible; returns how many were sealed."""
+        return self._run(self._handle.across(sum, retention.seal_all))
+
+
+class Stream(Log[int, range, D], Generic[D]):
+    """A durable sequence of messages with dense offsets from 1.
+
+    Its first write creates it; before that it reads as empty.
+    """
+
+    _handle: StreamHandle
+
+    def __init__(self, store: Store, handle: StreamHandle, member: str) -> None:
+        super().__init__(store, handle, member)
+        self._handle = handle
+        self._write = writing.write
+        self._append = writing.append
 
     def stage(
         self,
@@ -307,55 +383,6 @@ class Stream(Generic[D]):
         Without ``past_readers`` all stay that a group or a registered reader still needs.
         """
         return self._run(retention.evict(self._handle, n, past_readers))
-
-    @operation(Scope.ADMIN, http="PUT retention", override=("command line",))
-    def retain(
-        self,
-        *,
-        max_count: MaxCount = None,
-        max_age_ms: MaxAgeMs = None,
-        max_bytes: MaxBytes = None,
-        max_idle_ms: MaxIdleMs = None,
-        force: Force = False,
-    ) -> Retained:
-        """Set how much is kept, and evict what is beyond it now.
-
-        Eviction never passes the slowest group or registered reader unless ``force``; one that was
-        silent for longer than ``max_idle_ms`` is not waited for, and gets its gap reported when it
-        reads again. ``headwater keep`` applies the policy from then on. Without any limit,
-        everything is kept.
-        """
-        policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
-        return self._run(retention.retain(self._handle.key, policy, force))
-
-    @operation(Scope.ADMIN, "removed", says="removed {removed:message}")
-    def compact(self, *, marker_ms: MarkerMs = retention.MARKER_MS) -> int:
-        """Remove all but the last message of each tag, read by groups or not; returns how many.
-
-        Offsets stay. An empty value marks a tag as deleted; the mark is removed once it is older
-        than ``marker_ms`` and every registered reader is past it.
-        """
-        return self._run(retention.compact(self._handle, marker_ms))
-
-    @operation(
-        Scope.ADMIN,
-        "set",
-        http="PUT compaction",
-        says="noted for `headwater keep`",
-    )
-    def auto_compact(
-        self, on: Compacting = True, *, marker_ms: MarkerMs = retention.MARKER_MS
-    ) -> None:
-        """Ask ``headwater keep`` to compact from now on, or no longer.
-
-        It does so when at least half of the messages are newer than the last compaction.
-        """
-        self._run(retention.auto_compact(self._handle.key, on, marker_ms))
-
-    @operation(Scope.ADMIN, "sealed", says="sealed {sealed:message}")
-    def seal(self) -> int:
-        """Pack everything written so far as small as possible; returns how many were sealed."""
-        return self._run(retention.seal_all(self._handle))
 
     def register_reader(self, reader: str, offset: int) -> None:
         """Make retention wait for a reader outside the log, which needs ``offset`` next."""

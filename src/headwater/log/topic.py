@@ -3,34 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Generic, Unpack
 
 import pyarrow as pa
 
 from headwater.kernel.codecs import D
 from headwater.kernel.declaring import across
-from headwater.kernel.failures import Failure, GivenCause, LetterFilter
-from headwater.kernel.headers import GivenHeaders
-from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, check_ms
-from headwater.log import dead_letters, grouping, node, reading, retention, settling, topics
-from headwater.log.group import Group
-from headwater.log.handles import Entry, batch_of_entries
+from headwater.kernel.failures import LetterFilter
+from headwater.log import grouping, reading, topics
+from headwater.log.group import AnyGroup, Group
 from headwater.log.keys import MAX_LETTERS, MAX_READ, check_count
-from headwater.log.retention import Compacting, Force, MarkerMs
 from headwater.log.settling import GivenInTopic, LettersInTopic
-from headwater.log.stream import Stream
+from headwater.log.stream import Log, Stream
 from headwater.log.topics import TopicPosition, TopicStart
 from headwater.log.types import (
     GroupInfo,
-    MaxAgeMs,
-    MaxBytes,
-    MaxCount,
-    MaxIdleMs,
     Placed,
     Redriven,
-    Retained,
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
@@ -47,150 +37,52 @@ if TYPE_CHECKING:
 _DELETE = "Delete {topic} with {info.length:message} and {info.groups:group}?"
 
 
-class Topic(Generic[D]):
+class Topic(Log[Placed, dict[int, range], D], Generic[D]):
     """n streams behind one name; a message goes to the partition of its tag.
 
     All messages of a tag are in one partition, in order. On a cluster the partitions spread over
     its servers.
     """
 
-    def __init__(self, store: Store, handle: topics.TopicHandle, member: str) -> None:
-        self._store = store
-        self._handle = handle
-        self._member = member
-        self.name = handle.name
-        self.codec = handle.coder
-        self.wanted = handle.wanted
+    _handle: topics.TopicHandle
 
-    def __repr__(self) -> str:
-        return f"Topic({self.name!r})"
+    def __init__(self, store: Store, handle: topics.TopicHandle, member: str) -> None:
+        super().__init__(store, handle, member)
+        self._handle = handle
+        self._write = topics.write
+        self._append = topics.append
+        self.wanted = handle.wanted
 
     def partitions(self) -> int:
         """Return how many partitions the topic has."""
-        return len(self._store.run(self._handle.open()))
+        return len(self._run(self._handle.open()))
 
     def partition_of(self, tag: str) -> int:
         """Return the partition of a tag."""
         return topics.partition_of(tag, self.partitions())
 
-    def partition(self, place: int) -> Stream[D]:
+    def partition(self, partition: int) -> Stream[D]:
         """Return the stream of one partition."""
-        streams = self._store.run(self._handle.open())
-        check_count(place, "partition", len(streams) - 1)
-        return Stream(self._store, streams[place], self._member)
-
-    @across(Stream.write, result="written")
-    def write(
-        self,
-        tag: str,
-        value: D | str,
-        *,
-        backlog: int | None = None,
-        headers: GivenHeaders | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> Placed:
-        """Append one message to the partition of its tag; returns both.
-
-        See Stream.write.
-        """
-        return self._store.run(
-            topics.write(
-                self._handle,
-                tag,
-                self._handle.encoded(value),
-                backlog,
-                headers,
-                producer,
-                sequence,
-            )
-        )
-
-    def write_many(
-        self,
-        entries: Iterable[Entry[D]],
-        *,
-        backlog: int | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> dict[int, range]:
-        """Append (tag, value) pairs, or entries with headers; returns the offsets by partition.
-
-        Atomic within each partition. With ``producer`` and ``sequence`` the whole may be repeated
-        after a failure: what was written is deduplicated.
-        """
-        encoded = self._handle.encoded_entries(entries)
-        batch = batch_of_entries(encoded, carry=producer is None)
-        return self._store.run(topics.append(self._handle, batch, backlog, producer, sequence))
-
-    def append(
-        self,
-        arrow_batch: pa.RecordBatch | pa.Table,
-        *,
-        backlog: int | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> dict[int, range]:
-        """Append Arrow columns, as Stream.append takes them; see write_many."""
-        batch = node.from_arrow(arrow_batch)
-        return self._store.run(topics.append(self._handle, batch, backlog, producer, sequence))
+        streams = self._run(self._handle.open())
+        check_count(partition, "partition", len(streams) - 1)
+        return Stream(self._store, streams[partition], self._member)
 
     def scan(self, *, headers: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield all messages, by partition: partition, and the columns of Stream.scan."""
-        for place in range(self.partitions()):
-            stream = self.partition(place)
+        for partition in range(self.partitions()):
+            stream = self.partition(partition)
             for batch in stream.scan(headers=headers):
-                yield topics.with_partition(batch, place)
+                yield topics.with_partition(batch, partition)
 
     @across(Stream.info)
     def info(self) -> list[StreamInfo]:
         """Return the state of each partition."""
-        return self._store.run(topics.infos(self._handle, reading.info))
-
-    @across(Stream.retain)
-    def retain(
-        self,
-        *,
-        max_count: MaxCount = None,
-        max_age_ms: MaxAgeMs = None,
-        max_bytes: MaxBytes = None,
-        max_idle_ms: MaxIdleMs = None,
-        force: Force = False,
-    ) -> Retained:
-        """Set how much is kept of each partition, and evict what is beyond it now.
-
-        Each limit holds for every partition by itself; see Stream.retain. Returns sums, and
-        who holds up the most.
-        """
-        policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
-        return self._store.run(topics.retain(self._handle, policy, force))
-
-    @across(Stream.compact)
-    def compact(self, *, marker_ms: MarkerMs = retention.MARKER_MS) -> int:
-        """Remove all but the last message of each tag, read by groups or not; returns how many."""
-        act = partial(retention.compact, marker_ms=marker_ms)
-        return sum(self._store.run(topics.in_all(self._handle, act)).values())
-
-    @across(Stream.auto_compact)
-    def auto_compact(
-        self, on: Compacting = True, *, marker_ms: MarkerMs = retention.MARKER_MS
-    ) -> None:
-        """Ask ``headwater keep`` to compact all partitions from now on, or no longer."""
-        self._store.run(
-            topics.in_all(
-                self._handle, lambda stream: retention.auto_compact(stream.key, on, marker_ms)
-            )
-        )
-
-    @across(Stream.seal)
-    def seal(self) -> int:
-        """Pack everything written so far as small as possible; returns how many were sealed."""
-        return sum(self._store.run(topics.in_all(self._handle, retention.seal_all)).values())
+        return self._run(topics.infos(self._handle, reading.info))
 
     @across(Stream.delete, resp="TPDEL", says="deleted {topic}", asks=_DELETE)
     def delete(self) -> bool:
         """Remove the topic and all its streams for good; returns whether it existed."""
-        return self._store.run(topics.delete(self._handle))
+        return self._run(topics.delete(self._handle))
 
     def group(
         self,
@@ -215,83 +107,23 @@ class Topic(Generic[D]):
         return TopicGroup(self._store, handle)
 
 
-class TopicGroup(Generic[D]):
+class TopicGroup(
+    AnyGroup[TopicMessage[D], TopicWithInfo[TopicMessage[D]], GivenInTopic], Generic[D]
+):
     """One member's view of a group over all partitions of a topic."""
 
+    _handle: topics.TopicGroupHandle
+
     def __init__(self, store: Store, handle: topics.TopicGroupHandle) -> None:
-        self._store = store
-        self._run = store.run
+        super().__init__(store, handle)
         self._handle = handle
-        self.name = handle.name
-        self.member = handle.member
+        self._read = topics.read
+        self._read_with_info = topics.read_with_info
+        self._decoded = handle.topic.decoded
         self.topic = handle.topic.name
 
     def __repr__(self) -> str:
         return f"TopicGroup({self.name!r} of {self.topic!r})"
-
-    @overload
-    def read(
-        self,
-        count: int,
-        *,
-        block_ms: Duration | float | None = None,
-        ack_ms: Duration | None = None,
-        expire_ms: Duration | None = None,
-        with_info: Literal[False] = False,
-        max_bytes: int | None = None,
-    ) -> list[TopicMessage[D]]: ...
-    @overload
-    def read(
-        self,
-        count: int,
-        *,
-        block_ms: Duration | float | None = None,
-        ack_ms: Duration | None = None,
-        expire_ms: Duration | None = None,
-        with_info: Literal[True],
-        max_bytes: int | None = None,
-    ) -> TopicWithInfo[TopicMessage[D]]: ...
-    def read(
-        self,
-        count: int,
-        *,
-        block_ms: Duration | float | None = None,
-        ack_ms: Duration | None = None,
-        expire_ms: Duration | None = None,
-        with_info: bool = False,
-        max_bytes: int | None = None,
-    ) -> list[TopicMessage[D]] | TopicWithInfo[TopicMessage[D]]:
-        """Take up to ``count`` messages that no other member has; see Group.read.
-
-        ``with_info`` returns also the first and last offset that each partition holds.
-        """
-        asked = self._handle, count, block_ms, ack_ms, expire_ms, max_bytes
-        if with_info:
-            known = self._run(topics.read_with_info(*asked))
-            return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])
-        found = self._run(topics.read(*asked))
-        return self._handle.topic.decoded(found)
-
-    @across(Group.ack)
-    def ack(self, *messages: GivenInTopic) -> int:
-        """Acknowledge messages: they are done. Returns how many were pending.
-
-        They are given as such, as (partition, offset) pairs, as {partition: offsets}, or as
-        iterables of those; offsets are what Group.ack takes.
-        """
-        return self._run(topics.settle(self._handle, messages, settling.ack))
-
-    @across(Group.nack)
-    def nack(self, *messages: GivenInTopic, delay_ms: DelayMs = 0) -> int:
-        """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        act = partial(settling.nack, delay_ms=check_ms(delay_ms, "delay_ms"))
-        return self._run(topics.settle(self._handle, messages, act))
-
-    @across(Group.extend)
-    def extend(self, *messages: GivenInTopic, ack_ms: AckMs) -> int:
-        """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
-        act = partial(settling.extend, ack_ms=check_ms(ack_ms, "ack_ms", 1))
-        return self._run(topics.settle(self._handle, messages, act))
 
     @across(Group.seek, override=("command line",))
     def seek(self, position: TopicPosition) -> dict[int, int]:
@@ -301,23 +133,6 @@ class TopicGroup(Generic[D]):
         to positions, which leaves the others as they are. May be repeated after a failure.
         """
         return self._run(topics.seek(self._handle, position))
-
-    @across(Group.pause)
-    def pause(self) -> bool:
-        """Deliver nothing in any partition until it is resumed; returns whether that changed it.
-
-        Members that read get nothing, and blocked ones wait. What expires is still given up.
-        """
-        return self._pause(True)
-
-    @across(Group.resume)
-    def resume(self) -> bool:
-        """Deliver messages again in every partition; returns whether the group was paused."""
-        return self._pause(False)
-
-    def _pause(self, on: bool) -> bool:
-        act = partial(grouping.pause, on=on)
-        return any(self._run(topics.in_all(self._handle, act)).values())
 
     def info(self) -> list[GroupInfo]:
         """Return the state of the group in each partition."""
@@ -360,45 +175,6 @@ class TopicGroup(Generic[D]):
         See Group.discard.
         """
         return self._run(topics.discard(self._handle, letters, matching, count, Pace(rate_per_s)))
-
-    def fail(self, *failures: Failure) -> int:
-        """Report failed attempts at messages that were read; see Group.fail."""
-        return self._run(topics.fail(self._handle, failures))
-
-    @across(Group.release)
-    def release(self, *messages: GivenInTopic) -> int:
-        """Return messages untried: they are redelivered at once; the attempt does not count."""
-        return self._run(topics.settle(self._handle, messages, dead_letters.release))
-
-    @across(Group.bury)
-    def bury(self, *messages: GivenInTopic, error: GivenCause = None) -> int:
-        """Give messages up: they become dead letters. Returns how many.
-
-        Without any, those are given up that have expired; see Group.bury.
-        """
-        return self._run(topics.bury(self._handle, messages, error))
-
-    @across(Group.remove)
-    def remove(self) -> bool:
-        """Remove the group from every partition; returns whether it existed."""
-        return self._run(topics.remove(self._handle))
-
-    @across(Group.limit)
-    def limit(self, limits: Limits) -> Limits:
-        """Set all limits of each tag; one that is not given is removed. Returns those before.
-
-        Raises InvalidInput for limits in all, which cannot be enforced: partitions may be on
-        several servers.
-        """
-        return self._run(grouping.limit_in_topic(self._handle, limits))
-
-    def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None = None) -> None:
-        """Have the group keep the order of each tag from its next read on; workers call this.
-
-        ``owned`` returns the partitions and offsets of messages that this member has and orders
-        itself: then messages after them may be delivered to it, too.
-        """
-        self._handle.keep_order(owned)
 
     def worker(self, **options: Unpack[GroupWorkerOptions]) -> Callable[[TopicHandler[D]], Worker]:
         """Make a worker of the function below it, which gets one message at a time.

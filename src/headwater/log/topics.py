@@ -8,10 +8,9 @@ are in one partition, in order; no order is promised between partitions.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 import pyarrow as pa
@@ -20,19 +19,22 @@ from headwater.errors import HeadwaterError, InvalidInput, PartitionMismatch, St
 from headwater.kernel import arrow_compute as pc
 from headwater.kernel.codecs import Coder
 from headwater.kernel.declaring import Param, Spelling
-from headwater.kernel.failures import Failure, LetterFilter
+from headwater.kernel.failures import LetterFilter
 from headwater.kernel.headers import GivenHeaders, bytes_of, check_max_bytes, first_of
-from headwater.kernel.inputs import Duration, refuse_own_name
-from headwater.log import dead_letters, grouping, node, reading, retention, writing
+from headwater.kernel.inputs import Duration, Limits, check_for_topic, refuse_own_name
+from headwater.log import grouping, node, reading, retention, writing
 from headwater.log.dead_letters import GroupLetters, offset_of
 from headwater.log.grouping import Terms
 from headwater.log.handles import (
+    CodedHandle,
     GroupHandle,
     GroupOptions,
+    Merge,
+    R,
     Start,
     StreamHandle,
+    T,
     check_start,
-    encoded_entries,
 )
 from headwater.log.keys import (
     MAX_BATCH_MESSAGES,
@@ -48,10 +50,8 @@ from headwater.log.keys import (
 )
 from headwater.log.reading import extent
 from headwater.log.settling import (
-    InTopic,
     Letters,
     LettersInTopic,
-    Span,
     letters_by_partition,
     ranges_by_partition,
 )
@@ -61,8 +61,6 @@ from headwater.log.types import (
     Message,
     Placed,
     Redriven,
-    Retained,
-    Retention,
     TopicDeadLetter,
     TopicMessage,
     TopicWithInfo,
@@ -74,14 +72,11 @@ from headwater.store.many import together
 # ── Topics ────────────────────────────────────────────────────────────────────────────────────────
 
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 DEFAULT_PARTITIONS = 8
 PARTITION = pa.field("partition", pa.int32(), nullable=False)
 
 
-class TopicHandle:
+class TopicHandle(CodedHandle):
     """A topic as its operations see it; its partitions are agreed on with the first use."""
 
     def __init__(
@@ -123,46 +118,25 @@ class TopicHandle:
                 raise PartitionMismatch(self.name, self.wanted, has)
             yield Call("hw_registry_add", TOPICS, (self.name,), repeatable=True)
             self._streams = [
-                StreamHandle(f"{self.name}/{place}", self.registered, self.coder)
-                for place in range(has)
+                StreamHandle(f"{self.name}/{partition}", self.registered, self.coder)
+                for partition in range(has)
             ]
         return self._streams
 
-    def encoded(self, value: Any) -> bytes | str:
-        """Return a value as it is written."""
-        return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
-
-    def encoded_entries(self, entries: Iterable[Any]) -> Iterable[Any]:
-        """Return entries as they are written; see handles.py for their forms."""
-        return entries if self.coder is None else encoded_entries(self.coder, entries)
+    def across(self, merge: Merge[R], act: Callable[[StreamHandle], Operation[R]]) -> Operation[R]:
+        """Do in each partition what ``act`` does, and merge what that returns."""
+        return merge((yield from in_all(self, act)).values())
 
     def decoded(self, messages: list[TopicMessage]) -> list[Any]:
         """Return messages with their values decoded."""
-        coder = self.coder
-        if coder is None:
-            return messages
+        return messages if self.coder is None else list(map(self._decoded_message, messages))
+
+    def _decoded_message(self, m: TopicMessage) -> TopicMessage[Any]:
+        assert self.coder is not None
+        where = ("message", m.offset, "of topic", self.name, "partition", m.partition)
+        data = self.coder.decode(m.value, *where)
         made: Callable[..., TopicMessage[Any]] = DecodedTopicMessage
-        return [
-            made(
-                message.partition,
-                message.offset,
-                message.tag,
-                message.value,
-                message.time_ms,
-                message.attempt,
-                coder.decode(
-                    message.value,
-                    "message",
-                    message.offset,
-                    "of topic",
-                    self.name,
-                    "partition",
-                    message.partition,
-                ),
-                message.headers,
-            )
-            for message in messages
-        ]
+        return made(m.partition, m.offset, m.tag, m.value, m.time_ms, m.attempt, data, m.headers)
 
     def forget(self) -> None:
         """Ask again at the next use."""
@@ -177,11 +151,11 @@ def in_each(
     An error says in which partition it happened, and what was done in others before.
     """
     done: dict[int, R] = {}
-    for place, part in parts:
+    for partition, part in parts:
         try:
-            done[place] = yield from act(part)
+            done[partition] = yield from act(part)
         except HeadwaterError as error:
-            error.partition, error.partitions_done = place, done
+            error.partition, error.partitions_done = partition, done
             raise
     return done
 
@@ -193,12 +167,25 @@ def in_all(
     return (yield from in_each(enumerate((yield from target.open())), act))
 
 
-def in_partition(place: int, messages: Iterable[Message]) -> list[TopicMessage]:
+def in_named(
+    group: TopicGroupHandle, parts: Mapping[int, T], act: Callable[[GroupHandle, T], Operation[R]]
+) -> Operation[dict[int, R]]:
+    """Do something in the partitions that are named, in order, with what is named there."""
+    members = yield from group.open()
+    for partition in parts:
+        check_partition(partition, len(members))
+    each = [(partition, (members[partition], part)) for partition, part in sorted(parts.items())]
+    return (yield from in_each(each, lambda part: act(*part)))
+
+
+def in_partition(partition: int, messages: Iterable[Message]) -> list[TopicMessage]:
     """Return messages of the stream of a partition as messages of the topic."""
     return [
-        TopicMessage(place, m.offset, m.tag, m.value, m.time_ms, m.attempt)
+        TopicMessage(partition, m.offset, m.tag, m.value, m.time_ms, m.attempt)
         if type(m) is Message
-        else HeadedTopicMessage(place, m.offset, m.tag, m.value, m.time_ms, m.attempt, m.headers)
+        else HeadedTopicMessage(
+            partition, m.offset, m.tag, m.value, m.time_ms, m.attempt, m.headers
+        )
         for m in messages
     ]
 
@@ -274,16 +261,6 @@ def infos(
     return (yield from together(map(info, (yield from target.open()))))
 
 
-def retain(topic: TopicHandle, policy: Retention, force: bool) -> Operation[Retained]:
-    """Set how much is kept of each partition; returns sums, and who holds up the most."""
-    done = yield from in_all(topic, lambda stream: retention.retain(stream.key, policy, force))
-    most = max(done.values(), key=lambda one: one.held)
-    evicted, held = (
-        sum(counts) for counts in zip(*(one[:2] for one in done.values()), strict=True)
-    )
-    return Retained(evicted, held, most.held_by)
-
-
 def delete(topic: TopicHandle) -> Operation[bool]:
     """Remove a topic with all its streams; returns whether it existed."""
     # To open a topic creates it.
@@ -331,7 +308,6 @@ class TopicGroupHandle:
     one_server: bool
     starts: Mapping[int, Start] = field(default_factory=dict)
     turn: int = field(default=-1, init=False)
-    begun: bool = field(default=False, init=False)
     owned: Callable[[], list[tuple[int, int]]] | None = field(default=None, init=False)
     _members: list[GroupHandle] = field(default_factory=list, init=False)
 
@@ -354,6 +330,23 @@ class TopicGroupHandle:
             if self.options.ordered:
                 self.keep_order(self.owned)
         return self._members
+
+    def settle(
+        self,
+        given: Iterable[Any],
+        act: Callable[[GroupHandle, Any], Operation[int]],
+        parts_of: Callable[[Iterable[Any]], dict[int, Any]] = ranges_by_partition,
+    ) -> Operation[int]:
+        """Do to messages what ``act`` does, partition by partition; returns the sum."""
+        return sum((yield from in_named(self, parts_of(given), act)).values())
+
+    def across(self, merge: Merge[R], act: Callable[[GroupHandle], Operation[R]]) -> Operation[R]:
+        """Do to the group in each partition what ``act`` does, and merge what that returns."""
+        return merge((yield from in_all(self, act)).values())
+
+    def check_limits(self, limits: Limits) -> None:
+        """Refuse limits in all: no call sees all partitions."""
+        check_for_topic(limits)
 
     def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None) -> None:
         """Have the group keep the order of each tag, with the next read."""
@@ -394,33 +387,15 @@ def open_group(
     return TopicGroupHandle(topic, name, member, options, one_server, starts)
 
 
-def settle(
-    group: TopicGroupHandle,
-    messages: Iterable[InTopic],
-    act: Callable[[GroupHandle, list[Span]], Operation[int]],
-) -> Operation[int]:
-    """Do something to the messages of each partition; returns the sum of what that returns."""
-    places = ranges_by_partition(messages)
-    members = yield from group.open()
-    for place in places:
-        check_partition(place, len(members))
-    parts = [(place, (members[place], ranges)) for place, ranges in sorted(places.items())]
-    done = yield from in_each(parts, lambda part: act(*part))
-    return sum(done.values())
-
-
 def seek(group: TopicGroupHandle, position: TopicStart) -> Operation[dict[int, int]]:
     """Set the position of the group, in all partitions or in those named; returns it."""
-    members = yield from group.open()
     if isinstance(position, Mapping):
         positions = dict(position)
     else:
-        positions = dict.fromkeys(range(len(members)), position)
-    for place, start in positions.items():
-        check_partition(place, len(members))
+        positions = dict.fromkeys(range(len((yield from group.open()))), position)
+    for start in positions.values():
         check_start(start)
-    parts = [(place, (members[place], start)) for place, start in sorted(positions.items())]
-    return (yield from in_each(parts, lambda part: grouping.seek(*part)))
+    return (yield from in_named(group, positions, grouping.seek))
 
 
 def redrive(
@@ -433,14 +408,13 @@ def redrive(
     """Redrive up to ``count`` dead letters, partition by partition."""
     left = check_count(count)
 
-    def redrive_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[Redriven]:
+    def redrive_rest(member: GroupHandle, some: Letters | None) -> Operation[Redriven]:
         nonlocal left
-        member, some = part
         done = Redriven(*(yield from GroupLetters(member).redrive(some, matching, left, pace)))
         left -= done.redriven
         return done
 
-    return (yield from in_each((yield from _letters_in_parts(group, letters)), redrive_rest))
+    return (yield from in_named(group, (yield from _letters(group, letters)), redrive_rest))
 
 
 def discard(
@@ -453,62 +427,24 @@ def discard(
     """Discard up to ``count`` dead letters, partition by partition; returns how many."""
     left = check_count(count, most=MAX_LETTERS)
 
-    def discard_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[int]:
+    def discard_rest(member: GroupHandle, some: Letters | None) -> Operation[int]:
         nonlocal left
-        member, some = part
         done = yield from GroupLetters(member).discard(some, matching, left, pace)
         # If all letters are meant, the call may be repeated.
         left = left if left == MAX_LETTERS else left - done
         return done
 
-    done = yield from in_each((yield from _letters_in_parts(group, letters)), discard_rest)
-    return sum(done.values())
+    parts = yield from _letters(group, letters)
+    return sum((yield from in_named(group, parts, discard_rest)).values())
 
 
-def _letters_in_parts(
+def _letters(
     group: TopicGroupHandle, letters: LettersInTopic | None
-) -> Operation[list[tuple[int, tuple[GroupHandle, Letters | None]]]]:
-    """Return the partitions that letters are in, with those that are meant; None means all."""
-    wanted = None if letters is None else letters_by_partition(letters)
-    members = yield from group.open()
-    for place in wanted or ():
-        check_partition(place, len(members))
-    if wanted is None:
-        return [(place, (member, None)) for place, member in enumerate(members)]
-    return [(place, (members[place], some)) for place, some in wanted.items()]
-
-
-def fail(group: TopicGroupHandle, failures: Iterable[Failure]) -> Operation[int]:
-    """Report failed attempts; returns how many of the messages were still pending in them."""
-    members = yield from group.open()
-    places: dict[int, list[Failure]] = {}
-    for failure in failures:
-        if not isinstance(failure.item, TopicMessage):
-            raise InvalidInput(
-                f"a failure names a message as the group read it, not {failure.item!r}"
-            )
-        check_partition(failure.item.partition, len(members))
-        places.setdefault(failure.item.partition, []).append(failure)
-    parts = [(place, (members[place], some)) for place, some in sorted(places.items())]
-    done = yield from in_each(parts, lambda part: dead_letters.fail(*part))
-    return sum(done.values())
-
-
-def bury(
-    group: TopicGroupHandle, messages: Collection[InTopic], error: BaseException | str | None
-) -> Operation[int]:
-    """Give messages up; without any, those that have expired. Returns how many."""
-    if messages:
-        return (yield from settle(group, messages, partial(dead_letters.bury, error=error)))
-    done = yield from in_all(group, dead_letters.give_up)
-    return sum(buried for _, buried in done.values())
-
-
-def remove(group: TopicGroupHandle) -> Operation[bool]:
-    """Remove the group from every partition; returns whether it existed in one."""
-    existed = yield from in_all(group, grouping.remove)
-    group.begun = False
-    return any(existed.values())
+) -> Operation[Mapping[int, Letters | None]]:
+    """Return the letters that are meant in each partition; None means all."""
+    if letters is not None:
+        return letters_by_partition(letters)
+    return dict.fromkeys(range(len((yield from group.open()))))
 
 
 # ── Topic letters ─────────────────────────────────────────────────────────────────────────────────
@@ -610,8 +546,7 @@ def read(
 ) -> Operation[list[TopicMessage]]:
     """Take up to ``count`` messages from all partitions, beginning with another one each time."""
     terms = Terms.of(ack_ms, expire_ms, max_bytes)
-    found = yield from _read_until(group, count, block_ms, terms, with_info=False)
-    return found.messages
+    return (yield from _read_until(group, count, block_ms, terms, with_info=False)).messages
 
 
 def read_with_info(
@@ -629,15 +564,19 @@ def read_with_info(
     terms = Terms.of(ack_ms, expire_ms, max_bytes)
     found = yield from _read_until(group, count, block_ms, terms, with_info=True)
     members, bounds = (yield from group.open()), found.bounds
-    left = [place for place in range(len(members)) if place not in bounds]
+    unread = [partition for partition in range(len(members)) if partition not in bounds]
     # What this read took must reach its caller.
     with contextlib.suppress(StoreError):
-        extents = yield from together([extent(members[place].stream.name) for place in left])
-        bounds |= {place: (one.first, one.last) for place, one in zip(left, extents, strict=True)}
+        for partition, one in zip(
+            unread,
+            (yield from together([extent(members[n].stream.name) for n in unread])),
+            strict=True,
+        ):
+            bounds[partition] = one.first, one.last
     return TopicWithInfo(
         found.messages,
-        {place: bounds[place][0] for place in sorted(bounds)},
-        {place: bounds[place][1] for place in sorted(bounds)},
+        {partition: first for partition, (first, _) in sorted(bounds.items())},
+        {partition: last for partition, (_, last) in sorted(bounds.items())},
     )
 
 
@@ -708,10 +647,10 @@ def _read_partitions(
             bounds[place] = taken.first, taken.last
         if taken.due_ms >= 0:
             due_ms = taken.due_ms if due_ms < 0 else min(due_ms, taken.due_ms)
-        if (len(messages) >= count or room <= 0) and group.begun:
+        members[place].begun = True
+        # The first read reaches every partition: from then on the group exists in all of them.
+        if (len(messages) >= count or room <= 0) and all(one.begun for one in members):
             break
-    # The first read has reached every partition: from now on the group exists in all of them.
-    group.begun = True
     return _TopicRead(messages, news, due_ms, bounds)
 
 
