@@ -301,7 +301,25 @@ def _class(name: str, kind: type) -> Iterator[str]:
         if not owner.__module__.startswith("headwater"):
             continue
         if not member.startswith("_") or _CALLED_BY_PYTHON.fullmatch(member):
-            yield from (f"  {line}" for line in _member(member, vars(owner)[member], kind))
+            lines = _member(member, vars(owner)[member], kind)
+            yield from (f"  {_without_variables(line, kind)}" for line in lines)
+
+
+def _without_variables(line: str, kind: type) -> str:
+    """Return a line with what the type variables of generic bases stand for in a class."""
+    head, returns, doc = line.partition("  ")
+    for base in getattr(kind, "__orig_bases__", ()):
+        variables = getattr(typing.get_origin(base), "__parameters__", ())
+        for variable, meant in zip(variables, typing.get_args(base), strict=False):
+            head = re.sub(rf"\b{variable.__name__}\b", _meant(meant), head)
+    return head + returns + doc
+
+
+def _meant(kind: Any) -> str:
+    text = _annotation(kind)
+    if "Spelling.OFFSETS_BY_PARTITION" in text:
+        return "GivenInTopic"
+    return "GivenOffsets" if "Spelling.OFFSETS" in text else text.replace("~D", "D")
 
 
 def _is_public(kind: type) -> bool:

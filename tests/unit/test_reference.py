@@ -75,9 +75,14 @@ def signature(function: Any) -> str:
 
 
 def public_methods(kind: type) -> list[str]:
+    """Return its own methods, and those of bases that are not shown by themselves."""
+    owners = [
+        base for base in kind.__mro__[:-1] if base is kind or not hasattr(headwater, base.__name__)
+    ]
     return [
         name
-        for name, found in vars(kind).items()
+        for owner in owners
+        for name, found in vars(owner).items()
         if inspect.isfunction(found) and not name.startswith("_")
     ]
 

@@ -25,6 +25,7 @@ from headwater.log.handles import (
     StreamHandle,
     TimeMs,
     batch_of_entries,
+    total,
 )
 from headwater.log.node import with_maps
 from headwater.log.retention import Compacting, EvictUpTo, Force, MarkerMs, PastReaders
@@ -161,7 +162,7 @@ class AsyncLog(Generic[At, Range, D]):
         than ``marker_ms`` and every registered reader is past it.
         """
         return await self._run(
-            self._handle.across(sum, partial(retention.compact, marker_ms=marker_ms))
+            self._handle.across(total, partial(retention.compact, marker_ms=marker_ms))
         )
 
     @operation(
@@ -183,7 +184,7 @@ class AsyncLog(Generic[At, Range, D]):
     @operation(Scope.ADMIN, "sealed", says="sealed {sealed:message}")
     async def seal(self) -> int:
         """Pack everything written so far as small as possible; returns how many were sealed."""
-        return await self._run(self._handle.across(sum, retention.seal_all))
+        return await self._run(self._handle.across(total, retention.seal_all))
 
 
 class AsyncStream(AsyncLog[int, range, D], Generic[D]):

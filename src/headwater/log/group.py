@@ -13,7 +13,7 @@ from headwater.kernel.failures import Failure, GivenCause, LetterFilter
 from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, check_ms
 from headwater.log import dead_letters, grouping, settling
 from headwater.log.dead_letters import GroupLetters
-from headwater.log.handles import GroupHandle, Position
+from headwater.log.handles import GroupHandle, Position, total
 from headwater.log.keys import MAX_LETTERS, MAX_READ
 from headwater.log.settling import GivenOffsets, Letters, failures_by_partition
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
@@ -144,7 +144,7 @@ class AnyGroup(Generic[M, Bounded, Given]):
         act = partial(dead_letters.bury, error=error)
         if messages:
             return self._run(self._handle.settle(messages, act))
-        return self._run(self._handle.across(sum, partial(act, offsets=())))
+        return self._run(self._handle.across(total, partial(act, offsets=())))
 
     @operation(Scope.ADMIN, "changed", says="paused", says_not="paused already")
     def pause(self) -> bool:

@@ -219,6 +219,12 @@ R = TypeVar("R")
 # Makes one result of those of all partitions.
 Merge: TypeAlias = Callable[[Collection[R]], R]
 
+
+def total(parts: Collection[int]) -> int:
+    """Return the sum over all partitions."""
+    return sum(parts)
+
+
 Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"
 Position: TypeAlias = Annotated[
     Start, Param("An offset, first or last.", Spelling.POSITION, called="to")

@@ -26,6 +26,7 @@ from headwater.log.handles import (
     StreamHandle,
     TimeMs,
     batch_of_entries,
+    total,
 )
 from headwater.log.node import with_maps
 from headwater.log.retention import Compacting, EvictUpTo, Force, MarkerMs, PastReaders
@@ -161,7 +162,9 @@ class Log(Generic[At, Range, D]):
         Offsets stay. An empty value marks a tag as deleted; the mark is removed once it is older
         than ``marker_ms`` and every registered reader is past it.
         """
-        return self._run(self._handle.across(sum, partial(retention.compact, marker_ms=marker_ms)))
+        return self._run(
+            self._handle.across(total, partial(retention.compact, marker_ms=marker_ms))
+        )
 
     @operation(
         Scope.ADMIN,
@@ -182,7 +185,7 @@ class Log(Generic[At, Range, D]):
     @operation(Scope.ADMIN, "sealed", says="sealed {sealed:message}")
     def seal(self) -> int:
         """Pack everything written so far as small as possible; returns how many were sealed."""
-        return self._run(self._handle.across(sum, retention.seal_all))
+        return self._run(self._handle.across(total, retention.seal_all))
 
 
 class Stream(Log[int, range, D], Generic[D]):
