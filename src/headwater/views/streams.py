@@ -54,10 +54,10 @@ class MessageView(View, frozen=True, kw_only=True):
     attempt: int | UnsetType = UNSET
 
     @classmethod
-    def of(cls, message: Message | TopicMessage) -> MessageView:
-        """Return the view of a message."""
+    def of(cls, message: Message | TopicMessage, partition: int | UnsetType = UNSET) -> MessageView:
+        """Return the view of a message; one of the stream of a partition does not know that."""
         return cls(
-            partition=message.partition if isinstance(message, TopicMessage) else UNSET,
+            partition=message.partition if isinstance(message, TopicMessage) else partition,
             offset=message.offset,
             tag=message.tag,
             **text_field("value", message.value),

@@ -1,7 +1,8 @@
-"""Consumer groups over HTTP: read, settle, seek, dead letters.
+"""Consumer groups of streams and of topics over HTTP: read, settle, seek.
 
 What a client has read and not acknowledged is redelivered after ``ack_ms``, to the next reader: a
-client may die, and another one or another server continue.
+client may die, and another one or another server continue. Of a topic, offsets count within their
+partition: what is settled is named by partition, `{"0": [5, 6]}`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from headwater.doors.catalogue import GROUP
+from headwater.doors.catalogue import GROUP, TOPIC, TOPIC_GROUP
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.log.aio_group import AsyncGroup
@@ -19,12 +20,12 @@ from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.keys import MAX_OFFSET
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.derived import meant, routes_of
+from headwater.serve.api.derived import meant, opened, routes_of
 from headwater.serve.api.routes import Route
 from headwater.serve.fields import AckMs, BlockMs, Count, GivenOffsets, Milliseconds, Start
 from headwater.views.overview import groups_of
 from headwater.views.record import View
-from headwater.views.streams import GroupView, MessageView
+from headwater.views.streams import GroupView, MessageView, TopicGroupView
 
 # Without it a client that dies would take its messages along.
 _ACK_MS: Final = 30_000
@@ -40,6 +41,20 @@ class GroupReadView(View, frozen=True, kw_only=True):
     """Messages that were handed out to a member of a group."""
 
     stream: str
+    group: str
+    messages: list[MessageView]
+
+
+class TopicGroupsView(View, frozen=True, kw_only=True):
+    """Groups over a topic, each in every partition."""
+
+    groups: list[TopicGroupView]  # type: ignore[valid-type]  # mirror makes it at run time
+
+
+class TopicGroupReadView(View, frozen=True, kw_only=True):
+    """Messages of a topic that were handed out to a member of a group."""
+
+    topic: str
     group: str
     messages: list[MessageView]
 
@@ -108,11 +123,47 @@ async def read_group(call: ApiCall) -> GroupReadView:
     after a lost answer takes other messages; those of the first time are redelivered.
     """
     stream, group = call.names
-    messages = await messages_taken(call, call.hw.stream(stream))
+    messages = await _messages_taken(call, call.hw.stream(stream))
     return GroupReadView(stream=stream, group=group, messages=messages)
 
 
-async def messages_taken(
+async def list_topic_groups(call: ApiCall) -> TopicGroupsView:
+    """List the groups of a topic, and their state in each partition."""
+    streams = await (await opened(call, TOPIC)).info()
+    partitions = {facts.name: partition for partition, facts in enumerate(streams)}
+    groups = await call.hw.store.run(groups_of(streams))
+    groups.sort(key=lambda row: (row.group.name, partitions[row.stream]))
+    return TopicGroupsView(
+        groups=[
+            TopicGroupView.of(row.group, topic=call.name, partition=partitions[row.stream])
+            for row in groups
+        ]
+    )
+
+
+async def get_topic_group(call: ApiCall) -> TopicGroupsView:
+    """Show the state of a group of a topic in each partition."""
+    facts = await (await opened(call, TOPIC_GROUP)).info()
+    return TopicGroupsView(
+        groups=[
+            TopicGroupView.of(one, topic=call.name, partition=partition)
+            for partition, one in enumerate(facts)
+        ]
+    )
+
+
+async def read_topic_group(call: ApiCall) -> TopicGroupReadView:
+    """Take messages of any partition that no other member has; the first read creates the group.
+
+    Each is pending until it is acknowledged, or redelivered ack_ms after it was handed out. With
+    block_ms the request waits for a first message. No more are taken once they have 4 MiB.
+    """
+    topic, group = call.names
+    messages = await _messages_taken(call, await opened(call, TOPIC))
+    return TopicGroupReadView(topic=topic, group=group, messages=messages)
+
+
+async def _messages_taken(
     call: ApiCall, source: AsyncStream[Any] | AsyncTopic[Any]
 ) -> list[MessageView]:
     """Take messages as a member of a group of a stream or topic, as a request asks for."""
@@ -174,4 +225,20 @@ GROUP_ROUTES: Final = (
         look=get_group,
     ),
     *routes_of(GROUP, get_group),
+)
+
+_ALL_OF_TOPIC: Final = "/v1/topics/{topic}/groups"
+_OF_TOPIC: Final = f"{_ALL_OF_TOPIC}/{{group}}"
+TOPIC_GROUP_ROUTES: Final = (
+    Route("GET", _ALL_OF_TOPIC, list_topic_groups, Scope.READ, answer=TopicGroupsView),
+    Route("GET", _OF_TOPIC, get_topic_group, Scope.READ, answer=TopicGroupsView),
+    Route(
+        "POST",
+        f"{_OF_TOPIC}/read",
+        read_topic_group,
+        Scope.WRITE,
+        body=GroupReadBody,
+        answer=TopicGroupReadView,
+    ),
+    *routes_of(TOPIC_GROUP, get_topic_group),
 )

@@ -23,10 +23,9 @@ from headwater.serve.api.derived import (
     meant_by_partition,
     opened,
 )
-from headwater.serve.api.groups import get_group
+from headwater.serve.api.groups import get_group, get_topic_group
 from headwater.serve.api.queues import QueueMessagesView, get_queue
 from headwater.serve.api.routes import Look, Route
-from headwater.serve.api.topics import get_topic_group
 from headwater.serve.fields import Count, GivenOffsets
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.letters import (

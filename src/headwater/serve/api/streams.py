@@ -1,33 +1,47 @@
-"""Streams over HTTP: write, read, tail and manage them, and their readers."""
+"""Streams and topics over HTTP: write, read, tail and manage them, and readers of streams.
+
+The partitions of a topic are also streams, `rides/0`, which are read as such.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Final
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
 from msgspec import UNSET, Meta
 
-from headwater.doors.catalogue import STREAM
+from headwater.doors.catalogue import STREAM, TOPIC
 from headwater.errors import UnknownReader, UnknownStream
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.kernel.inputs import check_name
-from headwater.log.keys import MAX_BATCH_MESSAGES, MAX_OFFSET
-from headwater.log.node import MAP, SCHEMA
-from headwater.log.types import StreamInfo
+from headwater.log.aio_stream import AsyncLog, Range
+from headwater.log.keys import MAX_BATCH_MESSAGES, MAX_OFFSET, MAX_PARTITIONS
+from headwater.log.types import Passage, StreamInfo
 from headwater.serve.api import formats
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.derived import routes_of
+from headwater.serve.api.derived import opened, routes_of
 from headwater.serve.api.formats import NewMessage, NewMessages
+from headwater.serve.api.reading import (
+    PIECE_BYTES,
+    PIECE_MESSAGES,
+    Source,
+    gone,
+    nothing_new,
+    spelled,
+    topic_source,
+)
 from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Route
-from headwater.serve.api.tails import PIECE_BYTES, PIECE_MESSAGES, offset_behind
 from headwater.serve.fields import BlockMs, Count, ListQuery, ReadCount, Start, WithHeaders
 from headwater.serve.http.messages import StreamedReply
-from headwater.views.overview import some_streams
+from headwater.views.overview import some_streams, some_topics
 from headwater.views.record import View
 from headwater.views.streams import (
+    GoneView,
     LinesWrittenView,
     MessageView,
     OffsetsView,
@@ -35,10 +49,15 @@ from headwater.views.streams import (
     ReaderView,
     SearchedView,
     StreamView,
+    TopicCreatedView,
+    TopicLinesWrittenView,
+    TopicView,
 )
 
 # ── Streams ───────────────────────────────────────────────────────────────────────────────────────
 
+
+V = TypeVar("V")
 
 # A body of up to this size is written together with those of other requests.
 _BATCHED_BYTES: Final = 16 * 1024
@@ -46,6 +65,15 @@ _BATCHED_BYTES: Final = 16 * 1024
 MOST_JSON: Final = 10_000
 # How long a search may take at most; other requests of its process have turns in between.
 MAX_SEARCH_MS: Final = 10_000
+
+
+TopicPosition = Annotated[
+    str,
+    Meta(
+        pattern=r"^(first|last|[0-9]{1,16}(\.[0-9]{1,16})*)$",
+        description="first, last, or an offset in each partition, as 5.1.12.",
+    ),
+]
 
 
 class StreamsView(View, frozen=True, kw_only=True):
@@ -69,6 +97,33 @@ class PassageView(View, frozen=True, kw_only=True):
     last: int
 
 
+class TopicsView(View, frozen=True, kw_only=True):
+    """Topics by name; ``next`` is the name to continue after, when there are more."""
+
+    topics: list[TopicView]
+    next: str | None
+
+
+class TopicPassageView(View, frozen=True, kw_only=True):
+    """What is from a position in a topic on; the next read begins at ``next``.
+
+    ``gaps`` are offsets that were evicted before they could be read. ``last`` is where each
+    partition ended.
+    """
+
+    topic: str
+    messages: list[MessageView]
+    next: str
+    gaps: list[GoneView]
+    last: list[int]
+
+
+class TopicBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How many partitions a topic has, forever."""
+
+    partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)]
+
+
 class WriteQuery(msgspec.Struct, forbid_unknown_fields=True):
     """How messages are written: a repeat of ``producer`` and ``sequence`` changes nothing."""
 
@@ -86,10 +141,25 @@ class ReadQuery(msgspec.Struct, forbid_unknown_fields=True):
     headers: WithHeaders = False
 
 
+class TopicReadQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """What is read: from which position on, how much, and how long it is waited for."""
+
+    from_: TopicPosition = msgspec.field(default="first", name="from")
+    count: ReadCount = 100
+    block_ms: BlockMs = 0
+    headers: WithHeaders = False
+
+
 class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Where a tail begins, unless the header Last-Event-ID says where it continues."""
 
     from_: Start = msgspec.field(default="last", name="from")
+
+
+class TopicTailQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a tail begins, unless the header Last-Event-ID says where it continues."""
+
+    from_: TopicPosition = msgspec.field(default="last", name="from")
 
 
 class SearchQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -117,15 +187,29 @@ def write_messages(call: ApiCall) -> Any:
     producer and sequence changes nothing and is answered as the first time. Small requests of one
     moment are written together; each is in the log whole or not at all.
     """
-    given = given_entries(call)
-    if not isinstance(given, list):
-        return _append(call, given)
-    if is_small(call, given):
+    given = _given_entries(call)
+    if isinstance(given, list) and _is_small(call, given):
         return _write_with_others(call, given)
-    return _write_many(call, given)
+    return _write(call, call.served.writes.stream(call.name), given, _written_view)
 
 
-def is_small(call: ApiCall, given: list[Any]) -> bool:
+async def write_to_topic(call: ApiCall) -> TopicLinesWrittenView:
+    """Append messages, each to the partition of its tag; returns their offsets by partition.
+
+    The body is what a write to a stream takes. What goes to one partition is written whole or not
+    at all; a repeat with the same producer and sequence completes what was cut short. Small
+    requests of one moment are written together. The first write creates the topic, with 8
+    partitions.
+    """
+    given = _given_entries(call)
+    if isinstance(given, list) and _is_small(call, given):
+        size = len(call.request.body)
+        written = await call.served.topic_writes.write(call.name, given, size)
+        return _written_in_topic(call.name, written)
+    return await _write(call, call.hw.topic(call.name), given, _written_in_topic)
+
+
+def _is_small(call: ApiCall, given: list[Any]) -> bool:
     """Return whether messages are written together with those of other requests."""
     query = call.query
     plain = query.producer is None and query.sequence is None and query.backlog is None
@@ -133,7 +217,7 @@ def is_small(call: ApiCall, given: list[Any]) -> bool:
     return plain and fits and 0 < len(given) <= MAX_BATCH_MESSAGES
 
 
-def given_entries(call: ApiCall) -> list[Any] | pa.Table:
+def _given_entries(call: ApiCall) -> list[Any] | pa.Table:
     """Return the messages of a request, or the Arrow table of them; raises InvalidInput."""
     if call.body is None:
         if call.sent == ARROW:
@@ -169,28 +253,32 @@ def _write_with_others(call: ApiCall, entries: list[Any]) -> asyncio.Future[Line
     return future
 
 
-async def _write_many(call: ApiCall, entries: list[Any]) -> LinesWrittenView:
+async def _write(
+    call: ApiCall, target: AsyncLog[Any, Range, Any], given: Any, view: Callable[[str, Range], V]
+) -> V:
     query = call.query
-    offsets = await call.served.writes.stream(call.name).write_many(
-        entries, backlog=query.backlog, producer=query.producer, sequence=query.sequence
+    write: Any = target.write_many if isinstance(given, list) else target.append
+    written = await write(
+        given, backlog=query.backlog, producer=query.producer, sequence=query.sequence
     )
-    return _written_view(call.name, offsets)
-
-
-async def _append(call: ApiCall, table: pa.Table) -> LinesWrittenView:
-    query = call.query
-    offsets = await call.served.writes.stream(call.name).append(
-        table,
-        backlog=query.backlog,
-        producer=query.producer,
-        sequence=query.sequence,
-    )
-    return _written_view(call.name, offsets)
+    return view(call.name, written)
 
 
 def _written_view(stream: str, offsets: range) -> LinesWrittenView:
     first, last = (offsets[0], offsets[-1]) if offsets else (None, None)
     return LinesWrittenView(stream=stream, written=len(offsets), first=first, last=last)
+
+
+def _written_in_topic(topic: str, written: dict[int, range]) -> TopicLinesWrittenView:
+    return TopicLinesWrittenView(
+        topic=topic,
+        written=sum(map(len, written.values())),
+        partitions={
+            partition: OffsetsView(first=offsets[0], last=offsets[-1])
+            for partition, offsets in sorted(written.items())
+            if offsets
+        },
+    )
 
 
 async def read_messages(call: ApiCall) -> Answered:
@@ -200,54 +288,92 @@ async def read_messages(call: ApiCall) -> Answered:
     have 4 MiB; next is where to continue. As lines of JSON or as an Arrow IPC stream, up to count
     messages are sent as fast as the client takes them.
     """
+    source = Source(call.hw, call.name)
+    at = await source.begin(call.query.from_)
+    if call.accepted != JSON:
+        return await _streamed(call, source, at)
+    (passage,) = await _awaited(call, source, at, min(call.query.count, MOST_JSON), LIST_BYTES)
+    gap = passage.gap if call.query.from_ != "first" else None
+    return PassageView(
+        stream=call.name,
+        messages=[MessageView.of(message) for message in passage.messages],
+        next=passage.next,
+        gap=gap and OffsetsView(first=gap[0], last=gap[1]),
+        last=passage.last,
+    )
+
+
+async def read_topic(call: ApiCall) -> Answered:
+    """Read messages of all partitions from a position on; evicted offsets are shown as gaps.
+
+    Every partition has the same share of count, at least one message. With block_ms the request
+    waits for a first message (long poll). As lines of JSON or as an Arrow IPC stream, up to count
+    messages are sent as fast as the client takes them, some of each partition in turn.
+    """
+    source = await topic_source(call.hw, call.name)
+    at = await source.begin(call.query.from_)
+    if call.accepted != JSON:
+        return await _streamed(call, source, at)
+    share = max(1, min(call.query.count, MOST_JSON) // len(at))
+    passages = await _awaited(call, source, at, share, LIST_BYTES)
+    return TopicPassageView(
+        topic=call.name,
+        messages=[
+            MessageView.of(message, partition)
+            for partition, passage in enumerate(passages)
+            for message in passage.messages
+        ],
+        next=spelled([passage.next for passage in passages]),
+        gaps=[
+            gone(passage.gap, partition)
+            for partition, passage in enumerate(passages)
+            if passage.gap is not None and call.query.from_ != "first"
+        ],
+        last=[passage.last for passage in passages],
+    )
+
+
+async def _awaited(
+    call: ApiCall, source: Source, at: list[int], count: int, max_bytes: int
+) -> list[Passage[Any]]:
+    """Read from a position on; while there is nothing, wait as long as a request says."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + call.query.block_ms / 1000
+    while True:
+        passages = await source.passages(at, count, max_bytes)
+        if not nothing_new(passages, at) or clock() >= deadline:
+            return passages
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await call.served.tails.news(source, at)
+
+
+async def _streamed(call: ApiCall, source: Source, at: list[int]) -> StreamedReply:
     query = call.query
-    stream = call.hw.stream(call.name)
-    at = await _offset(call, query.from_)
-    if call.accepted == JSON:
-        count = min(query.count, MOST_JSON)
-        passage = await stream.read_from(at, count, block_ms=query.block_ms, max_bytes=LIST_BYTES)
-        gap = passage.gap if query.from_ != "first" else None
-        return PassageView(
-            stream=call.name,
-            messages=[MessageView.of(message) for message in passage.messages],
-            next=passage.next,
-            gap=gap and OffsetsView(first=gap[0], last=gap[1]),
-            last=passage.last,
-        )
     if query.block_ms:
-        await stream.read_from(at, 1, block_ms=query.block_ms, max_bytes=1)
+        await _awaited(call, source, at, 1, 1)
     if call.accepted == ARROW:
-        schema = SCHEMA.append(MAP) if query.headers else SCHEMA
-        batches = stream.scan(at, headers=query.headers)
-        pieces = formats.arrow_pieces(batches, query.count, schema)
+        pieces = source.arrow(at, query.count, headers=query.headers)
     else:
-        pieces = _lines(call, at, query.count)
+        pieces = _lines(call, source, at, query.count)
     return StreamedReply(200, pieces, call.accepted)
 
 
-async def _lines(call: ApiCall, at: int, count: int) -> Any:
-    """Yield messages from an offset on, a line each."""
-    stream = call.hw.stream(call.name)
-    encode = msgspec.json.encode
-    while count:
+async def _lines(
+    call: ApiCall, source: Source, at: list[int], count: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield messages from a position on, a line each, and a line for each gap."""
+    while count > 0:
         async with call.served.tails.turns:
-            passage = await stream.read_from(at, min(count, PIECE_MESSAGES), max_bytes=PIECE_BYTES)
-            lines = [encode(MessageView.of(message)) + b"\n" for message in passage.messages]
-        if passage.next == at:
+            share = max(1, min(count, PIECE_MESSAGES) // len(at))
+            passages = await source.passages(at, share, PIECE_BYTES)
+            lines = source.lines_of(passages, count)
+        if nothing_new(passages, at):
             return
-        if passage.gap is not None:
-            first, last = passage.gap
-            yield b'{"gone":{"first":%d,"last":%d}}\n' % (first, last)
-        yield b"".join(lines)
-        at = passage.next
-        count -= len(passage.messages)
-
-
-async def _offset(call: ApiCall, start: int | str) -> int:
-    if isinstance(start, int):
-        return start
-    facts = await call.hw.stream(call.name).info()
-    return max(facts.first, 1) if start == "first" else facts.last + 1
+        if lines:
+            yield b"".join(lines)
+        at = [passage.next for passage in passages]
+        count -= sum(len(passage.messages) for passage in passages)
 
 
 async def tail_stream(call: ApiCall) -> Answered:
@@ -258,12 +384,23 @@ async def tail_stream(call: ApiCall) -> Answered:
     them are named by an event `skipped`. An id that the stream no longer has is refused.
     """
     check_name(call.name, "stream")
+    return await _tailed(call, Source(call.hw, call.name))
+
+
+async def tail_topic(call: ApiCall) -> Answered:
+    """Send messages of all partitions as they are written, as server-sent events.
+
+    The id of an event is the position behind it in all partitions; a client that reconnects with
+    Last-Event-ID continues there and misses nothing. Offsets that were evicted before a slow client
+    came to them are named by an event `skipped`.
+    """
+    return await _tailed(call, await topic_source(call.hw, call.name))
+
+
+async def _tailed(call: ApiCall, source: Source) -> StreamedReply:
     seen = call.header(b"last-event-id")
-    at = await (
-        _offset(call, call.query.from_) if not seen else offset_behind(call.hw, call.name, seen)
-    )
-    allowed = lambda: call.served.tokens.still(call.grant)  # noqa: E731
-    pieces = call.served.tails.events(call.name, at, allowed)
+    at = await (source.behind(seen) if seen else source.begin(call.query.from_))
+    pieces = call.served.tails.events(source, at, lambda: call.served.tokens.still(call.grant))
     return StreamedReply(200, pieces, EVENTS, b"Cache-Control: no-store\r\n", endless=True)
 
 
@@ -276,11 +413,13 @@ async def search_messages(call: ApiCall) -> SearchedView:
     """
     query = call.query
     at = None if query.from_ in ("first", "last") else query.from_
+    if query.from_ == "last" and not query.newest_first:
+        (at,) = await Source(call.hw, call.name).begin("last")
     found = await call.hw.stream(call.name).search(
         tag=query.tag,
         text=query.text,
         where=query.where,
-        start=at if query.from_ != "last" or query.newest_first else await _offset(call, "last"),
+        start=at,
         newest_first=query.newest_first,
         count=query.count,
         max_messages=query.max_messages,
@@ -335,6 +474,56 @@ STREAM_ROUTES: Final = (
     ),
     Route("GET", f"{_ONE}/tail", tail_stream, Scope.READ, query=TailQuery, answers=(EVENTS,)),
     *routes_of(STREAM, get_stream),
+)
+
+
+async def list_topics(call: ApiCall) -> TopicsView:
+    """List the topics that the token may read, by name."""
+    names = [name for name in await call.hw.topics() if call.grant.allows(Scope.READ, name)]
+    page, following = call.query.of(names)
+    topics = await call.hw.store.run(some_topics(page))
+    return TopicsView(topics=[TopicView.of(*topic) for topic in topics], next=following)
+
+
+async def get_topic(call: ApiCall) -> TopicView:
+    """Show the state of a topic: its sums, and each partition as a stream."""
+    topic = await opened(call, TOPIC)
+    return TopicView.of(call.name, await topic.info())
+
+
+async def create_topic(call: ApiCall) -> TopicCreatedView:
+    """Create a topic; one that exists is left as it is, and refused with another number."""
+    has = await call.hw.topic(call.name, call.body.partitions).partitions()
+    return TopicCreatedView(topic=call.name, partitions=has)
+
+
+_TOPIC: Final = "/v1/topics/{topic}"
+TOPIC_ROUTES: Final = (
+    Route("GET", "/v1/topics", list_topics, Scope.READ, query=ListQuery, answer=TopicsView),
+    Route("GET", _TOPIC, get_topic, Scope.READ, answer=TopicView),
+    Route("PUT", _TOPIC, create_topic, Scope.WRITE, body=TopicBody, answer=TopicCreatedView),
+    Route(
+        "POST",
+        f"{_TOPIC}/messages",
+        write_to_topic,
+        Scope.WRITE,
+        query=WriteQuery,
+        body=NewMessages,
+        bodies=(NDJSON, ARROW),
+        answer=TopicLinesWrittenView,
+        status=201,
+    ),
+    Route(
+        "GET",
+        f"{_TOPIC}/messages",
+        read_topic,
+        Scope.READ,
+        query=TopicReadQuery,
+        answer=TopicPassageView,
+        answers=(NDJSON, ARROW),
+    ),
+    Route("GET", f"{_TOPIC}/tail", tail_topic, Scope.READ, query=TopicTailQuery, answers=(EVENTS,)),
+    *routes_of(TOPIC, get_topic),
 )
 
 

@@ -1,9 +1,10 @@
-"""Tails of streams as server-sent events, from any offset on, without loss.
+"""Tails of streams and topics as server-sent events, from any offset on, without loss.
 
 All tails of a stream that have come to its end wait together: one read of the store is blocked for
 them, and what wakes it is read and encoded once. A tail whose client reads slowly blocks no other
 and loses nothing: it reads from the log by itself, from its own offset. Only what was evicted
-before it came there is missing, and the client is told which offsets (event ``skipped``).
+before it came there is missing, and the client is told which offsets (event ``skipped``). A tail of
+a topic waits for all partitions, and reads by itself what has arrived in one.
 
 Who reads what is there already takes turns with all others who do, a small piece each, so that
 a hundred of them delay no other request by more than a few pieces.
@@ -13,33 +14,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
-from headwater.errors import InvalidInput, LostFuture
-from headwater.log.types import Message, Passage
-from headwater.serve.fields import MAX_DIGITS
-from headwater.views.streams import MessageView, OffsetsView
+from headwater.serve.api.reading import PIECE_BYTES, PIECE_MESSAGES, Source, nothing_new
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
-    from headwater.log.aio_stream import AsyncStream
 
 # A comment is sent after this time, so that both sides notice when the other is gone.
 KEEP_ALIVE_MS: Final = 15_000
-# A piece is read and encoded in some milliseconds, in which the process does nothing else.
-PIECE_MESSAGES: Final = 1000
-PIECE_BYTES: Final = 256 << 10
 # So many pieces are under way: while one is encoded, the store reads the next.
 _AT_ONCE: Final = 2
 # How long a tail that waits may go on after its token was revoked, beside what tokens take.
 _LOOK_S: Final = 0.4
+# Before a tail reads again what a follower of its stream is past already.
+_AHEAD_S: Final = 0.02
 ALIVE: Final = b": still here\n\n"
 # How long a client waits before it connects again.
 HELLO: Final = b"retry: 1000\n\n"
-
-_encode = msgspec.json.Encoder().encode
 
 
 class _Arrived(NamedTuple):
@@ -56,8 +48,8 @@ _NOWHERE: Final = _Arrived(-1, -1, b"")
 class _Follower:
     """Waits at the end of a stream for all tails that have come there."""
 
-    def __init__(self, stream: AsyncStream[Any], at: int, ended: Callable[[], None]) -> None:
-        self._stream = stream
+    def __init__(self, source: Source, at: int, ended: Callable[[], None]) -> None:
+        self._source = source
         self.at = at
         self._ended = ended
         self._waiting: dict[asyncio.Future[_Arrived], Callable[[], bool]] = {}
@@ -85,10 +77,11 @@ class _Follower:
         await asyncio.sleep(0)
         try:
             while self._waiting:
-                passage = await self._stream.read_from(
+                passage = await self._source.streams[0].read_from(
                     self.at, PIECE_MESSAGES, block_ms=KEEP_ALIVE_MS, max_bytes=PIECE_BYTES
                 )
-                arrived = _Arrived(self.at, passage.next, events_of(passage))
+                events = self._source.events_of([passage], [self.at])
+                arrived = _Arrived(self.at, passage.next, events)
                 self.at = passage.next
                 waiting, self._waiting = self._waiting, {}
                 for future in waiting:
@@ -122,69 +115,86 @@ class Tails:
         self.turns = asyncio.Semaphore(_AT_ONCE)
 
     async def events(
-        self, name: str, at: int, allowed: Callable[[], bool]
+        self, source: Source, at: list[int], allowed: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the events of a stream from an offset on, as long as the client is allowed to.
+        """Yield the events of a stream or topic from a position on, as long as that is allowed.
 
         That is looked up again before each piece, and every now and then in a wait.
         """
-        stream: AsyncStream[Any] | None = None
+        share = max(1, PIECE_MESSAGES // len(at))
         self._changed(1)
         try:
             yield HELLO
             while allowed():
-                follower = self._followers.get(name)
-                if follower is None or follower.at != at:
-                    stream = stream or self._hw.stream(name)
+                if not self._are_awaited(source, at):
                     async with self.turns:
-                        passage = await stream.read_from(at, PIECE_MESSAGES, max_bytes=PIECE_BYTES)
-                        events = events_of(passage)
+                        passages = await source.passages(at, share, PIECE_BYTES)
+                        events = source.events_of(passages, at)
                     if not allowed():
                         return
-                    if passage.next > at:
-                        yield events
-                        at = passage.next
+                    if not nothing_new(passages, at):
+                        yield events or ALIVE
+                        at = [passage.next for passage in passages]
                         continue
-                    follower = self._followers.get(name) or self._follow(name, at)
-                # It may hold a node that it has read, which thousands of idle tails must not.
-                stream = None
-                arrived = await follower.arrival(allowed)
-                if arrived.at != at or not allowed():
+                source.rest()
+                arrived = await self._arrival(source, at, allowed)
+                if not allowed() or arrived.at not in at:
                     continue
-                yield arrived.events or ALIVE
-                at = arrived.next
+                if arrived.next == arrived.at:
+                    yield ALIVE
+                elif not source.in_topic:
+                    yield arrived.events or ALIVE
+                    at = [arrived.next]
         finally:
             self._changed(-1)
 
+    def _are_awaited(self, source: Source, at: list[int]) -> bool:
+        """Return whether somebody waits for every partition from these offsets on."""
+        return all(
+            (follower := self._followers.get(name)) is not None and follower.at == start
+            for name, start in zip(source.names, at, strict=True)
+        )
+
     async def news(
-        self, places: dict[str, int], allowed: Callable[[], bool] = lambda: True
+        self, source: Source, at: list[int], allowed: Callable[[], bool] = lambda: True
     ) -> None:
-        """Wait until a stream has something from its offset on, or it is time for a sign of life.
+        """Wait until there is something from a position on, or it is time for a sign of life.
 
         What is there already is not noticed: read it first. Also returns when the client is no
         longer ``allowed`` to wait.
         """
+        await self._arrival(source, at, allowed)
+
+    async def _arrival(
+        self, source: Source, at: list[int], allowed: Callable[[], bool]
+    ) -> _Arrived:
+        """Return what arrives first in a partition; nowhere if it is there already."""
         waiting = []
-        for name, at in places.items():
-            follower = self._followers.get(name) or self._follow(name, at)
-            if follower.at > at:
-                return
-            waiting.append(follower.arrival(allowed))
         try:
+            for name, start in zip(source.names, at, strict=True):
+                follower = self._followers.get(name) or self._follow(name, start)
+                if follower.at > start:
+                    # It has seen what was not there yet, or a stream that was deleted since.
+                    await asyncio.sleep(_AHEAD_S)
+                    return _NOWHERE
+                waiting.append(follower.arrival(allowed))
+            if len(waiting) == 1:
+                return await waiting[0]
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for future in waiting:
                 future.cancel()
-        errors = [error for one in done if (error := one.exception()) is not None]
+        errors = [error for future in done if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
+        return max((future.result() for future in done), key=lambda one: one.next - one.at)
 
     def _follow(self, name: str, at: int) -> _Follower:
         def ended() -> None:
             if self._followers.get(name) is follower:
                 del self._followers[name]
 
-        follower = _Follower(self._hw.stream(name), at, ended)
+        follower = _Follower(Source(self._hw, name), at, ended)
         self._followers[name] = follower
         if self._timer is None:
             self._look_later()
@@ -206,37 +216,3 @@ class Tails:
             self._timer.cancel()
         for follower in list(self._followers.values()):
             follower.stop()
-
-
-async def offset_behind(hw: AsyncHeadwater, stream: str, seen: str) -> int:
-    """Return the offset behind the event that a client has seen; raises InvalidInput, LostFuture.
-
-    A tail that began elsewhere would leave messages out, and the client would not know.
-    """
-    if not (seen.isascii() and seen.isdecimal() and len(seen) <= MAX_DIGITS):
-        raise InvalidInput(
-            f"{seen[:100]!r} is no id of an event here: that is an offset; leave the header "
-            "Last-Event-ID out to begin anew"
-        )
-    check_seen(stream, int(seen), (await hw.stream(stream).info()).last)
-    return int(seen) + 1
-
-
-def check_seen(stream: str, seen: int, last: int) -> None:
-    """Refuse to go on behind an offset that a client has seen and the stream does not have."""
-    if seen > last:
-        raise LostFuture(stream, last + 1, seen)
-
-
-def events_of(passage: Passage[Any]) -> bytes:
-    """Return a passage as events: each message by its offset, and what was evicted before."""
-    found = [_event(message) for message in passage.messages]
-    if passage.gap is not None:
-        first, last = passage.gap
-        facts = _encode(OffsetsView(first=first, last=last))
-        found.insert(0, b"event: skipped\nid: %d\ndata: %b\n\n" % (last, facts))
-    return b"".join(found)
-
-
-def _event(message: Message[Any]) -> bytes:
-    return b"id: %d\ndata: %b\n\n" % (message.offset, _encode(MessageView.of(message)))

@@ -28,9 +28,10 @@ from headwater.log.types import GroupInfo, Searched, StreamInfo
 from headwater.metrics.alarms import CONSUMER
 from headwater.metrics.sweeps import RetentionForecast
 from headwater.outbox.status import Checkpoint
+from headwater.serve.api.reading import Source
 from headwater.serve.api.routes import NDJSON
 from headwater.serve.api.stores import find_row, traced
-from headwater.serve.api.tails import ALIVE, HELLO, events_of
+from headwater.serve.api.tails import ALIVE, HELLO
 from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.links import Place, consumer_link, group_link, query, stream_link
@@ -402,21 +403,21 @@ async def follow_stream(call: PageCall) -> StreamedReply:
 
 
 async def _events(call: PageCall, at: int) -> AsyncGenerator[bytes, None]:
-    stream, tails = call.hw.stream(call.name), call.served.tails
+    source, tails = Source(call.hw, call.name), call.served.tails
     yield HELLO
     while call.served.tokens.still(call.grant):
-        passage = await stream.read_from(at, _SHOWN, max_bytes=LIST_BYTES)
+        (passage,) = await source.passages([at], _SHOWN)
         if passage.last - passage.next >= _SHOWN:
             first, at = at, passage.last - _SHOWN + 1
             facts = msgspec.json.encode({"first": first, "last": at - 1, "why": "too many to show"})
             yield b"event: skipped\nid: %d\ndata: %b\n\n" % (at - 1, facts)
             continue
         if passage.next > at:
-            yield events_of(passage)
+            yield source.events_of([passage], [at])
             at = passage.next
             await asyncio.sleep(_PAUSE_S)
             continue
-        await tails.news({call.name: at}, lambda: call.served.tokens.still(call.grant))
+        await tails.news(source, [at], lambda: call.served.tokens.still(call.grant))
         yield ALIVE
 
 
