@@ -55,10 +55,6 @@ if TYPE_CHECKING:
     from headwater.outbox.plan import ConsumerOptions
 
 
-# ── Declaring ─────────────────────────────────────────────────────────────────────────────────────
-# What a decorator of an application takes and returns, for readers and type checkers.
-
-
 M = TypeVar("M")
 R = TypeVar("R")
 H = TypeVar("H", bound="Callable[[Any, Any], object]")
@@ -118,9 +114,6 @@ class TopicDeclaration(WorkerDeclaration, total=False):
     ordered: bool
 
 
-# ── Application ───────────────────────────────────────────────────────────────────────────────────
-
-
 log = logging.getLogger("headwater.app")
 
 # How long a check waits for a store of which no server answers.
@@ -156,8 +149,6 @@ class App(RunningApp):
                 f"the application has a part {part.name!r} already; give name= to one of both"
             )
         self._parts[part.name] = part
-
-    # ── Workers ──────────────────────────────────────────────────────────────────────────────
 
     @overload
     def worker(
@@ -246,8 +237,6 @@ class App(RunningApp):
 
         return declare
 
-    # ── Other parts ──────────────────────────────────────────────────────────────────────────
-
     def consumer(
         self,
         name: str,
@@ -284,8 +273,6 @@ class App(RunningApp):
 
         self.add(KeeperPart(name, every))
 
-    # ── Timed jobs ───────────────────────────────────────────────────────────────────────────
-
     def every(self, interval: Span, **options: Unpack[JobOptions]) -> Callable[[Job], Job]:
         """Run the function below at each multiple of an interval since 1970; it may be async.
 
@@ -303,8 +290,6 @@ class App(RunningApp):
         TimedRunner. Raises InvalidInput.
         """
         return self._timed.cron(expression, tz=tz, **options)
-
-    # ── Checking ─────────────────────────────────────────────────────────────────────────────
 
     def check(self, *, only: Iterable[str] = (), without: Iterable[str] = ()) -> list[Fault]:
         """Return all that is wrong with the parts, before they run; changes nothing.
@@ -361,10 +346,6 @@ def _name_of(handler: Any) -> str:
     return name
 
 
-# ── Loading ───────────────────────────────────────────────────────────────────────────────────────
-# From the text "module:app" to the application that it names.
-
-
 def load_app(target: str) -> App:
     """Import a module, from the working directory too, and return the App of that name in it.
 
@@ -414,10 +395,6 @@ def _is_there(name: str) -> bool:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             return False
         raise
-
-
-# ── Redriving ─────────────────────────────────────────────────────────────────────────────────────
-# Dead letters of a consumer of an application, handled again by its handler.
 
 
 def redrive_letters(

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from headwater.outbox.streamer import Streamer
 
 
-# ── Worker part ───────────────────────────────────────────────────────────────────────────────────
-# Workers as parts of an application: messages of a stream, a topic or a queue, one by one.
-
-
 SourceKind: TypeAlias = Literal["stream", "topic", "queue"]
 Backoff: TypeAlias = "Literal['exponential', 'fixed', 'none'] | Span"
 # What is an option of the group of a stream or a topic, and not of its worker.
@@ -217,10 +213,6 @@ def _stand_in(message: Any) -> None:
     """Stand for a handler while options are checked."""
 
 
-# ── Consumer part ─────────────────────────────────────────────────────────────────────────────────
-# Consumers as parts of an application: each message has its effect in SQL exactly once.
-
-
 @dataclass(frozen=True, slots=True)
 class AppliedFrom:
     """What a consumer applies: streams by their names, or one topic."""
@@ -314,10 +306,6 @@ def _batch_stand_in(conn: Any, messages: Any) -> None:
     """Stand for a handler while options are checked."""
 
 
-# ── Streamer part ─────────────────────────────────────────────────────────────────────────────────
-# The streamer of the outbox as a part of an application: one leads, others stand by.
-
-
 class StreamerPart(Part):
     """Brings what transactions staged to the log."""
 
@@ -354,10 +342,6 @@ class StreamerPart(Part):
         from headwater.outbox.outbox import Outbox
 
         return Outbox(resources.engine).status().backlog
-
-
-# ── Timed part ────────────────────────────────────────────────────────────────────────────────────
-# Timed jobs as a part of an application: all of one kind, sync or async, in one runner.
 
 
 # The parts of an application that run timed jobs: handlers in threads, and on the event loop.
@@ -425,10 +409,6 @@ class AppJobs(JobTable):
             self._app.add(own)
             part = own
         part.jobs.append(job)
-
-
-# ── Keeper part ───────────────────────────────────────────────────────────────────────────────────
-# Housekeeping as a part of an application: rounds over all objects of the store.
 
 
 log = logging.getLogger("headwater.app")

@@ -30,12 +30,6 @@ if TYPE_CHECKING:
     from headwater.client import Headwater
 
 
-# ── Resources ─────────────────────────────────────────────────────────────────────────────────────
-# What the parts of one process share: a client of the store, a database, and their async twins.
-#
-# Each is opened with its first use, and closed with the process.
-
-
 @dataclass(frozen=True, slots=True)
 class Places:
     """Where an application finds its store and its database, as it was told.
@@ -75,7 +69,10 @@ class SharedFile(NamedTuple):
 
 
 class Resources:
-    """The clients and engines of one process; safe to share between threads."""
+    """The clients and engines of one process; safe to share between threads.
+
+    Each is opened with its first use, and closed with the process.
+    """
 
     def __init__(
         self, places: Places, *, wait_ms: int | None = None, shared: SharedFile | None = None
@@ -200,9 +197,6 @@ def _async_engine_of(given: Any) -> AsyncEngine:
         ) from None
 
 
-# ── Parts ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 Need: TypeAlias = Literal["store", "db"]
 MAX_PROCESSES: Final = 64
 
@@ -320,10 +314,6 @@ def chosen(parts: Iterable[Part], only: Iterable[str], without: Iterable[str]) -
     return [
         by_name[name] for name in by_name if name in (wanted or by_name) and name not in unwanted
     ]
-
-
-# ── Part run ──────────────────────────────────────────────────────────────────────────────────────
-# One part while it runs: what it is doing, how often it died, and when it is started again.
 
 
 log = logging.getLogger("headwater.app")

@@ -21,10 +21,6 @@ import msgspec
 from headwater.app.parts import FIRST_REST_S, LONGEST_REST_S, WELL_S
 from headwater.kernel.failures import delay_s
 
-# ── Child messages ────────────────────────────────────────────────────────────────────────────────
-# What a supervisor and its processes tell each other, one JSON document a line over two pipes.
-
-
 T = TypeVar("T")
 
 _PIECE = 65536
@@ -127,7 +123,7 @@ News: TypeAlias = Checked | Report
 
 
 class Lines(Generic[T]):
-    """Reads documents from a pipe; ``read`` never waits for a whole one."""
+    """Reads documents of JSON from a pipe, one a line; ``read`` never waits for a whole one."""
 
     def __init__(self, pipe: int, kind: object) -> None:
         self.pipe = pipe
@@ -155,10 +151,6 @@ def send(pipe: int, document: Command | News) -> None:
         data = data[os.write(pipe, data) :]
 
 
-# ── Plan ──────────────────────────────────────────────────────────────────────────────────────────
-# Which parts run in which process.
-
-
 class ProcessPlan(NamedTuple):
     """A process that should exist: its number, and the names of its parts."""
 
@@ -181,10 +173,6 @@ def plan_processes(parts: Sequence[PartPlan], workers: int) -> list[ProcessPlan]
     for part in parts:
         found += [(part.name,)] * (part.processes or 0)
     return [ProcessPlan(number, names) for number, names in enumerate(found)]
-
-
-# ── Process ───────────────────────────────────────────────────────────────────────────────────────
-# A process of an application, as its supervisor sees it: start, commands, reports, end.
 
 
 # What a process that was asked to end has left after its drain, until it is killed.
@@ -306,13 +294,6 @@ def how_it_ended(code: int) -> str:
     return f"was killed by signal {-code} ({name})"
 
 
-# ── Process place ─────────────────────────────────────────────────────────────────────────────────
-# A place for a process of an application: who is there, when it has to go, when the next begins.
-#
-# A process that dies, or uses too much memory, soon after its start is started again later each
-# time.
-
-
 log = logging.getLogger("headwater.app")
 
 _MB: Final = 1_000_000
@@ -320,7 +301,10 @@ _MB: Final = 1_000_000
 
 @dataclass(slots=True)
 class ProcessPlace:
-    """A process that should exist, and the one that there is."""
+    """A process that should exist, and the one that there is.
+
+    One that dies, or uses too much memory, soon after its start is started again later each time.
+    """
 
     plan: ProcessPlan
     process: ChildProcess | None = None
@@ -373,10 +357,6 @@ class ProcessPlace:
         )
         log.warning(words, self, lived_s, rest_s)
         return False
-
-
-# ── Totals ────────────────────────────────────────────────────────────────────────────────────────
-# What all processes of an application together have done, those that have ended included.
 
 
 class PartTotal(NamedTuple):
@@ -447,12 +427,8 @@ class Totals:
         )
 
 
-# ── Reloading ─────────────────────────────────────────────────────────────────────────────────────
-# Notices that files of an application changed, by their times; nothing is installed for it.
-
-
 class WatchedFiles:
-    """Files, and when each was changed last."""
+    """Files of an application, and when each was changed last."""
 
     def __init__(self) -> None:
         self._times: dict[str, int | None] = {}

@@ -31,12 +31,8 @@ if TYPE_CHECKING:
     from headwater.client import Headwater
 
 
-# ── Checking ──────────────────────────────────────────────────────────────────────────────────────
-# The check before an application runs: one list of everything that is wrong.
-
-
 def check_parts(parts: Sequence[Part], resources: Resources) -> list[Fault]:
-    """Return all that is wrong with parts, and what they should know; changes nothing.
+    """Return one list of all that is wrong with parts, and what they should know; changes nothing.
 
     A store or a database that cannot be used is named once, and its parts are not asked.
     """
@@ -87,13 +83,6 @@ def refuse_faults(faults: Sequence[Fault]) -> None:
         raise AppRefused(fatal)
 
 
-# ── Runner ────────────────────────────────────────────────────────────────────────────────────────
-# Runs parts in one process: sync ones in threads, async ones as tasks of one event loop.
-#
-# A part that dies is started again, later each time. When they are asked to stop, parts finish
-# running work; what is not done in time is returned, so that nothing waits for its deadline.
-
-
 log = logging.getLogger("headwater.app")
 
 # How long cancelled handlers and the store have, at the end of a drain.
@@ -103,7 +92,12 @@ _BEAT_PATIENCE_S = 1.0
 
 
 class Runner:
-    """The parts of one process, from ``start`` to ``finish``; it runs once."""
+    """Runs parts in one process: sync ones in threads, async ones as tasks of one event loop.
+
+    A part that dies is started again, later each time. When they are asked to stop, parts finish
+    running work; what is not done in time is returned, so that nothing waits for its deadline.
+    It runs once.
+    """
 
     def __init__(self, parts: Iterable[Part], resources: Resources, name: str = "") -> None:
         self._resources = resources
@@ -211,8 +205,6 @@ class Runner:
         """Return what is known of each part."""
         return [run.state() for run in self._runs]
 
-    # ── Reports for those who watch: over connections that are there, or not at all ──────────
-
     def _reports(self) -> list[ReportedPart]:
         return [
             ReportedPart(
@@ -251,8 +243,6 @@ class Runner:
         if (hw := self._resources.open_async_hw) is not None:
             with contextlib.suppress(HeadwaterError):
                 await hw.store.run(self._presence.leave(), _BEAT_PATIENCE_S)
-
-    # ── One part ─────────────────────────────────────────────────────────────────────────────
 
     def _run_thread(self, run: PartRun) -> None:
         while not self._stop.is_set():
@@ -323,9 +313,6 @@ class Runner:
 def _run_loop(run: Callable[[], object]) -> None:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(run())  # type: ignore[arg-type]
-
-
-# ── Running ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class RunningApp:

@@ -97,8 +97,6 @@ class Supervisor:
         self._dead_checks = 0
         self.draining = False
 
-    # ── What is known ────────────────────────────────────────────────────────────────────────
-
     @property
     def processes(self) -> int:
         """How many processes there should be."""
@@ -128,8 +126,6 @@ class Supervisor:
             if not process.is_ready:
                 return f"process {place.plan.number} is starting"
         return None
-
-    # ── Running ──────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> None:
         """Run until a signal; raises AppRefused when the application cannot run."""
@@ -243,8 +239,6 @@ class Supervisor:
         if place.bury(process, code):
             self._totals.restarted(place.plan.parts)
 
-    # ── Processes ────────────────────────────────────────────────────────────────────────────
-
     def _spawn(self, number: int, *, check: bool) -> ChildProcess:
         plan = self._plan
         share = () if self._counts is None else (self._counts,)
@@ -297,8 +291,6 @@ class Supervisor:
                     speakers[pipe].hear(pipe)
         except KeyboardInterrupt:
             self._signalled()
-
-    # ── The end ──────────────────────────────────────────────────────────────────────────────
 
     def _signalled(self) -> None:
         self._signals += 1

@@ -272,10 +272,6 @@ def _value(word: Word, typed: Any) -> Any:
     return typed
 
 
-# ── Limits ────────────────────────────────────────────────────────────────────────────────────────
-# ``limit``: how limits are shown and set, for groups of streams and topics and for queues.
-
-
 _InFlight = Annotated[
     int | None,
     typer.Option(

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from headwater.log.types import Message, TopicMessage
     from headwater.queue.queue import Queue
 
-# ── Option groups ─────────────────────────────────────────────────────────────────────────────────
-# Options that commands share, as one value: a dataclass whose fields are options.
-
 
 @dataclass(frozen=True)
 class OptionGroup:
@@ -75,9 +72,6 @@ def _parameters(group: type[OptionGroup]) -> list[inspect.Parameter]:
         )
         for field in fields(group)
     ]
-
-
-# ── Options ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _or_of_root(context: typer.Context, value: str | None) -> str | None:
@@ -425,10 +419,6 @@ def from_here(
     return max(1, here + sought.messages) if isinstance(sought, Steps) else sought
 
 
-# ── Message options ───────────────────────────────────────────────────────────────────────────────
-# Options of the commands that write and read messages, of streams and of topics.
-
-
 OneTag = Annotated[str | None, typer.Argument(metavar="TAG", help="One message: its tag.")]
 OneValue = Annotated[str | None, typer.Argument(metavar="VALUE", help="One message: its value.")]
 InBase64 = Annotated[
@@ -579,10 +569,6 @@ def headers_of(given: list[str] | None) -> dict[str, bytes]:
             raise typer.BadParameter(f"--header {name!r} is there twice; name each once")
         found[name] = os.fsencode(value)
     return found
-
-
-# ── Group settings ────────────────────────────────────────────────────────────────────────────────
-# How a group is set up from the command line, of a stream or of a topic.
 
 
 GroupStart = Annotated[

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from headwater.views.streams import GoneView
 
 
-# ── Output ────────────────────────────────────────────────────────────────────────────────────────
-
+# Rich is imported for what needs it: a plain line and JSON are printed without.
 
 # Rich is imported for what needs it: a plain line and JSON are printed without.
 
@@ -289,13 +288,6 @@ def range_text(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-# ── Line format ───────────────────────────────────────────────────────────────────────────────────
-# ``--format``: how a message is printed as one line of a user's own form.
-#
-# Fields stand in braces: ``--format '{offset} {tag} {value}'``. In a pipe or a file the bytes of a
-# message are printed as they are; on a terminal, so that they never act on it.
-
-
 FIELDS = ("offset", "time", "time_ms", "tag", "value", "attempt", "headers", "header[NAME]")
 TOPIC_FIELDS = ("partition", *FIELDS)
 _HEADER = re.compile(r"header\[(.+)\]")
@@ -319,7 +311,11 @@ TopicLineFormat = Annotated[str | None, _format_option(TOPIC_FIELDS)]
 
 
 class Format:
-    """A form of line; made of a text that ``check_format`` has accepted."""
+    """A user's own form of a message as one line: a text whose fields stand in braces.
+
+    In a pipe or a file the bytes of a message are printed as they are; on a terminal, so that they
+    never act on it. Raises typer.BadParameter for fields that there are not.
+    """
 
     def __init__(self, text: str, fields: tuple[str, ...]) -> None:
         self._parts: list[tuple[bool, str]] = []
@@ -374,10 +370,6 @@ def check_format(
     if as_json:
         raise typer.BadParameter("--format and --json exclude each other")
     return Format(text, fields)
-
-
-# ── Message output ────────────────────────────────────────────────────────────────────────────────
-# Messages of streams, topics and queues as tables, lines, JSON, or in a user's own form.
 
 
 Found: TypeAlias = "Message | TopicMessage | GoneView"
@@ -462,10 +454,6 @@ def show_items(items: list[QueueItem], as_json: bool, time: str, nothing: str) -
     # Behind the five above: what may be long, and wraps.
     fold = len(columns) - 5
     show_list(items, views.queues.QueueMessageView.of, columns, as_json, nothing=nothing, fold=fold)
-
-
-# ── Group output ──────────────────────────────────────────────────────────────────────────────────
-# What commands on groups print, of streams and of topics.
 
 
 def _live(facts: GroupInfo) -> int:

@@ -27,13 +27,6 @@ if TYPE_CHECKING:
     from typer.models import CommandInfo
 
 
-# ── Typed words ───────────────────────────────────────────────────────────────────────────────────
-# What the library refuses, in the words of the command that was typed.
-#
-# The library names its arguments (``ack_ms must be from 1 to ...``); who typed a command knows its
-# options instead (``--ack-ms``).
-
-
 # An argument at the beginning of a message.
 _SUBJECT: Final = re.compile(r"^(the count of )?(\w+)(?= (?:must|needs|is) )")
 # Elsewhere, only a name with an underscore is surely not English; in quotes it is the user's.
@@ -41,7 +34,11 @@ _NAME: Final = re.compile(r"(?<![\w'\"./:-])[a-z]+(?:_[a-z]+)+(?![\w'\"/])")
 
 
 def as_typed(text: str, parameters: Iterable[Any]) -> str:
-    """Return a message with the options and arguments of a command for those of the library."""
+    """Return a message with the options and arguments of a command for those of the library.
+
+    The library names its arguments (``ack_ms must be from 1 to ...``); who typed a command knows
+    its options instead (``--ack-ms``).
+    """
     spelled = {one.name: spelling(one) for one in parameters}
 
     def option(name: str) -> str | None:
@@ -90,14 +87,6 @@ def spelling(parameter: Any) -> str:
     if parameter.param_type_name == "option":
         return str(parameter.opts[0])
     return str(parameter.metavar).strip("[].")
-
-
-# ── Help text ─────────────────────────────────────────────────────────────────────────────────────
-# Help that reads well with every release of Typer: usage, flags, and paragraphs.
-#
-# What releases of Typer make of a parameter by themselves differs: a flag may look as if it took a
-# value (``--json <bool>``), a required argument like a choice (``{STREAM}``). Here both are
-# spelled out: nothing behind a flag, ``STREAM [TAG] OFFSET...`` in the usage.
 
 
 # What stands behind an option that says it nowhere else: the same word in every command.
@@ -155,7 +144,11 @@ _WORDS = {
 
 
 class _PlainFlags:
-    """Shows nothing behind a flag, and one word behind other options."""
+    """Shows nothing behind a flag, and one word behind other options.
+
+    Releases of Typer differ in what they make of a parameter by themselves: a flag may look as if
+    it took a value (``--json <bool>``), a required argument like a choice (``{STREAM}``).
+    """
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return all parameters; each says by itself what stands behind it."""
@@ -260,10 +253,6 @@ def make_plain(group: typer.Typer) -> None:
         if inner.typer_instance is not None:
             inner.cls = PlainGroup
             make_plain(inner.typer_instance)
-
-
-# ── Root ──────────────────────────────────────────────────────────────────────────────────────────
-# The root of all commands: what they share, and errors that are printed as one line.
 
 
 HELP_OPTIONS = ("-h", "--help")
@@ -387,12 +376,9 @@ def _prepare(
     context.with_resource(profiles.applied(context.obj))
 
 
-# ── Narrowing ─────────────────────────────────────────────────────────────────────────────────────
-# The part of the commands that is named: to import and build all takes longer than to run one.
-#
-# Here is the list of all commands. A group of commands, and a command that is in none, is imported
-# when it is named, or when all are asked for; the help of the program names groups without them.
-
+# A group of commands, and a command that is in none, is imported when it is named, or when all are
+# asked for: to import and build all takes longer than to run one. The help of the program names
+# groups without them.
 
 # Commands that are in no group: each is a function of that name in its module.
 _COMMANDS = {

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from headwater.app.supervisor import RunPlan, Supervisor
 
 
-# ── Logging lines ─────────────────────────────────────────────────────────────────────────────────
-# What the library logs while a command runs, printed a line each on standard error.
-
-
 @contextmanager
 def logged_lines(logger: str) -> Iterator[None]:
     """Print the warnings and errors of a logger, each as one line, while the block runs."""
@@ -42,9 +38,6 @@ class _Printer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         output.warn(f"{record.getMessage()}: {error}" if error else record.getMessage())
-
-
-# ── Run ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 _BAD_APP = 2

@@ -21,23 +21,12 @@ if TYPE_CHECKING:
     from headwater.app.processes import PartTotal
 
 
-# ── Screens ───────────────────────────────────────────────────────────────────────────────────────
-
-
-# ── Plain console ─────────────────────────────────────────────────────────────────────────────────
-# A console of Rich that reports when its reader has gone, instead of ending the program.
-
-
 class PlainConsole(Console):
     """Raises BrokenPipeError, which a command turns into its end."""
 
     def on_broken_pipe(self) -> None:
         """Raise BrokenPipeError: Rich would end the program, with exit code 1."""
         raise BrokenPipeError
-
-
-# ── Fitted table ──────────────────────────────────────────────────────────────────────────────────
-# A table that fits into a narrow terminal: it leaves out columns, and never cuts a number.
 
 
 # Spaces between two columns.
@@ -105,10 +94,6 @@ class FittedTable:
         for place, width in least.items():
             least[place] = width + min(max(spare(), 0), whole[place] - width)
         return least
-
-
-# ── Run view ──────────────────────────────────────────────────────────────────────────────────────
-# The live view of ``headwater run``: rates, lag and failures of each part, as they change.
 
 
 # Rates are taken over this long.

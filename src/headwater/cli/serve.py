@@ -11,8 +11,6 @@ from headwater.cli import output
 from headwater.cli.options import History, ServedDatabase, ServedFarm, StoreUrl, grouped
 from headwater.cli.server_options import HttpFlags, RespFlags
 
-# ── Serve ─────────────────────────────────────────────────────────────────────────────────────────
-
 
 @grouped
 def serve(
@@ -113,10 +111,6 @@ def serve(
 
     configure("text", None, {})
     run_server(served, workers, ready)
-
-
-# ── Console ───────────────────────────────────────────────────────────────────────────────────────
-# ``headwater console``: the console of a store, in a browser, by one command.
 
 
 def console(

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from headwater.serve.monitoring import AddMetrics
 
 
-# ── Http options ──────────────────────────────────────────────────────────────────────────────────
-# The options that all HTTP servers have in common: what they accept, and for how long.
-
-
 _DEFAULTS = HttpLimits()
 
 
@@ -93,10 +89,6 @@ class HttpFlags(OptionGroup):
         )
 
 
-# ── Resp options ──────────────────────────────────────────────────────────────────────────────────
-# The options of the RESP door: what it accepts of clients of Redis.
-
-
 _RESP_DEFAULTS = RespLimits()
 
 
@@ -130,10 +122,6 @@ class RespFlags(OptionGroup):
             reply_ms=http.reply_ms,
             drain_ms=http.drain_ms,
         )
-
-
-# ── Monitoring options ────────────────────────────────────────────────────────────────────────────
-# The options of commands that run for long and may be watched: metrics, and whether they work.
 
 
 @dataclass(frozen=True)

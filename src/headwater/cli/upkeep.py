@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from headwater.store.scrubbing import Defect, ScrubProgress, ScrubReport
 
 
-# ── Keep ──────────────────────────────────────────────────────────────────────────────────────────
-# ``headwater keep``: the housekeeper. Any number may run at once.
-
-
 if TYPE_CHECKING:
     from headwater.ick.types import KeptChannel
     from headwater.log.retention import Kept
@@ -160,10 +156,6 @@ def _warn_of_holder(kept: Kept, told: dict[str, str]) -> None:
             f"{kept.idle_holder!r}, which nobody has seen for a day; remove it, or set an age "
             f"limit: headwater stream retain {kept.stream} --max-idle 7d"
         )
-
-
-# ── Doctor ────────────────────────────────────────────────────────────────────────────────────────
-# ``headwater doctor``: what the store really promises, as a table with a verdict.
 
 
 # What may fail in a store that can be asked for its streams.
@@ -300,10 +292,6 @@ def _of_streams(report: DoctorReport, store: str | None) -> Iterator[Finding]:
                 "warn",
                 f"remove it, or: headwater stream retain {facts.name} --max-idle 7d",
             )
-
-
-# ── Scrub ─────────────────────────────────────────────────────────────────────────────────────────
-# ``headwater scrub`` and ``headwater repair``: what is damaged in a store, and its cure.
 
 
 # The exit code when something is wrong; 1 is for what could not be done at all.
@@ -485,10 +473,6 @@ def _show_scrub(defects: Sequence[Defect]) -> None:
 
 def _leave(wrong: bool, complete: bool) -> None:
     raise typer.Exit(DEFECTS if wrong else 0 if complete else INTERRUPTED)
-
-
-# ── Upgrade ───────────────────────────────────────────────────────────────────────────────────────
-# ``headwater upgrade``: which releases use a store, and the step to a newer format by hand.
 
 
 def upgrade(

@@ -4,11 +4,6 @@ The same table of routes as `headwater serve` has, with the same checks in the s
 is decided before a body is read. Connections, TLS and their limits are those of the server around
 it. Who may ask is always said: by a file of tokens, or by the application around this one, which
 has found out who its client is.
-
-The same table of routes as `headwater serve` has, with the same checks in the same order: who asks
-is decided before a body is read. Connections, TLS and their limits are those of the server around
-it. Who may ask is always said: by a file of tokens, or by the application around this one, which
-has found out who its client is.
 """
 
 from __future__ import annotations
@@ -45,10 +40,6 @@ from headwater.serve.http.messages import (
 )
 from headwater.serve.tokens import Grant, TokenFile, Tokens
 from headwater.store.faults import Caller
-
-# ── Asgi replies ──────────────────────────────────────────────────────────────────────────────────
-# Sends replies by ASGI: whole ones, and those that are made while they are sent.
-
 
 log = logging.getLogger("headwater.serve")
 
@@ -138,9 +129,6 @@ def _start(reply: Reply | StreamedReply, length: int | None) -> AsgiEvent:
         if colon:
             headers.append((name.lower(), value))
     return {"type": "http.response.start", "status": reply.status, "headers": headers}
-
-
-# ── Asgi ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 AsgiScope: TypeAlias = MutableMapping[str, Any]

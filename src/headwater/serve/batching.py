@@ -154,14 +154,6 @@ class Batcher(Generic[T, R]):
         return not self._tasks and not self._waiting
 
 
-# ── Stream writes ─────────────────────────────────────────────────────────────────────────────────
-# Writes of one moment to one stream go as one call, whichever door and connection they came by.
-#
-# Each is in the log whole or not at all, at neighbouring offsets, as if it had been alone. A batch
-# that the log refuses is written part by part, as nothing of it was sent. If the outcome of a call
-# is unknown, that is the answer to all writes in it: none is sent twice.
-
-
 # Of tag and value, or of tag, value and headers.
 Entries: TypeAlias = "list[tuple[Any, ...]]"
 # Called with the first offset of a batch and the place in it of the first entry, or with an error.
@@ -178,7 +170,13 @@ class _Known(NamedTuple):
 
 
 class StreamWrites:
-    """The streams that a process used last, and the writes to them."""
+    """The streams that a process used last, and the writes to them.
+
+    Writes of one moment to one stream go as one call, whichever door and connection they came by.
+    Each is in the log whole or not at all, at neighbouring offsets, as if it had been alone. A
+    batch that the log refuses is written part by part, as nothing of it was sent. If the outcome of
+    a call is unknown, that is the answer to all writes in it: none is sent twice.
+    """
 
     def __init__(self, hw: AsyncHeadwater) -> None:
         self._hw = hw
@@ -236,19 +234,17 @@ def _was_refused(error: Exception) -> bool:
     return isinstance(error, InvalidInput)
 
 
-# ── Topic writes ──────────────────────────────────────────────────────────────────────────────────
-# Small writes of one moment to a topic: each partition gets its part of all of them in one call.
-#
-# A part of a request is in its partition whole or not at all, as if the request had been alone.
-# The number of partitions is asked for once for all requests of a moment, and again for later
-# ones: a topic may be deleted and created with another number meanwhile.
-
-
 _MOST_TOPICS: Final = 256
 
 
 class TopicWrites:
-    """The topics that a process wrote to last."""
+    """The topics that a process wrote to last.
+
+    Each partition gets its part of all small writes of one moment in one call. A part of a request
+    is in its partition whole or not at all, as if the request had been alone. The number of
+    partitions is asked for once for all requests of a moment, and again for later ones: a topic may
+    be deleted and created with another number meanwhile.
+    """
 
     def __init__(self, hw: AsyncHeadwater, streams: StreamWrites) -> None:
         self._hw = hw

@@ -20,9 +20,6 @@ from headwater.kernel.inputs import check_int
 from headwater.kernel.stopping import stop_on_signals
 from headwater.serve.tokens import Tokens
 
-# ── Listening ─────────────────────────────────────────────────────────────────────────────────────
-
-
 # How long a port may still be in use by processes whose parent was killed.
 _LEAVING_S: Final = 2.0
 TOKENS_OPTION: Final = "--tokens FILE, which `headwater token new` makes"
@@ -123,10 +120,6 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-# ── Process ───────────────────────────────────────────────────────────────────────────────────────
-# One process of a server: what it is given, and how it runs until it is told to stop.
 
 
 log = logging.getLogger("headwater.serve")

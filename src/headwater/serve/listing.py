@@ -23,20 +23,17 @@ if TYPE_CHECKING:
     from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
-# ── Letter lists ──────────────────────────────────────────────────────────────────────────────────
-# Lists of dead letters and of messages in queues, as servers return them: page by page.
-#
-# A page ends once its messages have 4 MiB, with one at least, and names the place where the next
-# one begins. Nothing more is asked of the store: large messages do not take any amount of memory.
-
-
 Item = TypeVar("Item")
 
 _NOBODY: Final = "letters"
 
 
 class ListedPage(NamedTuple, Generic[Item]):
-    """Some items of a list; ``next`` names where the next page begins, None at the end."""
+    """Some items of a list; ``next`` names where the next page begins, None at the end.
+
+    A page ends once its messages have 4 MiB, with one at least. Nothing more is asked of the store:
+    large messages do not take any amount of memory.
+    """
 
     items: list[Item]
     next: str | None
@@ -62,10 +59,6 @@ async def messages_in_queue(
     handle = QueueHandle(queue, set(), _NOBODY)
     found = await hw.store.run(peek_page(handle, count, state, LIST_BYTES, start))
     return ListedPage(found.items, found.next)
-
-
-# ── Timeline pages ────────────────────────────────────────────────────────────────────────────────
-# A page of a timeline as servers return it: read in steps, and no more once it has 4 MiB.
 
 
 # Members may be large: a page begins with so many, and goes on by their size.

@@ -154,15 +154,6 @@ def _check_token(token: str) -> None:
         )
 
 
-# ── Token file ────────────────────────────────────────────────────────────────────────────────────
-# The file with the tokens of a server: digests only, read again when it changes.
-#
-# The file is JSON, ``{"tokens": [{"holder", "sha256", "read", "write", "admin"}]}``; the last
-# three are lists of patterns of names. ``headwater token`` writes it. A file that cannot be read
-# while the server runs changes nothing: the tokens of the last good one stay in force, and the
-# fault is logged.
-
-
 log = logging.getLogger("headwater.serve")
 
 # How long a change of the file may go unnoticed.
@@ -192,6 +183,10 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 class TokenFile(Tokens):
     """The tokens of a file, at most a second older than the file; a server with it needs a token.
+
+    The file is JSON, ``{"tokens": [{"holder", "sha256", "read", "write", "admin"}]}``; the last
+    three are lists of patterns of names. A file that cannot be read while the server runs changes
+    nothing: the tokens of the last good one stay in force, and the fault is logged.
 
     Raises InvalidInput when the file cannot be read at first, or has no token.
     """

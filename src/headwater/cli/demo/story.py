@@ -33,9 +33,6 @@ from headwater.errors import HeadwaterError
 from headwater.log.stream import Stream
 from headwater.store import embedded
 
-# ── Screen ────────────────────────────────────────────────────────────────────────────────────────
-# What the demo prints: steps as they happen, live on a terminal, as plain lines elsewhere.
-
 
 class Claim(NamedTuple):
     """Something that was claimed: what was expected then, and what was found."""
@@ -104,10 +101,6 @@ class DemoScreen:
 
     def _picture(self) -> RenderableType:
         return Group(*self._past, *([self._spinner] if self._spinner else []))
-
-
-# ── Crew ──────────────────────────────────────────────────────────────────────────────────────────
-# The demo's group at work: its members are processes, and what they did is counted.
 
 
 News: TypeAlias = "queue.Queue[tuple[str, dict[str, Any]]]"
@@ -225,9 +218,6 @@ def work(url: str, stream: str, messages: int, batch: int, screen: DemoScreen) -
                     f"they are redelivered after {RETRY_MS} ms"
                 )
     return shift
-
-
-# ── Story ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 BATCH = 1000

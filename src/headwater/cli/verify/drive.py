@@ -231,13 +231,6 @@ def roles(writers: int, members: int) -> dict[str, Callable[[Job], None]]:
     return found
 
 
-# ── Drive ─────────────────────────────────────────────────────────────────────────────────────────
-# The schedule: start workers, kill them and the server at random moments, then check the notes.
-#
-# Everything random follows from one seed. What the processes do between two kills does not: a run
-# with the same seed kills the same things at the same times, and no more can be promised.
-
-
 RETRY_MS = 1500
 # What is left when all have stopped must arrive within this time, or it counts as lost.
 DRAIN_S = 60.0
@@ -245,7 +238,11 @@ DRAIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class KillPlan:
-    """How long a run takes, how many processes work, how many kills there are, and the seed."""
+    """How long a run takes, how many processes work, how many kills there are, and the seed.
+
+    Everything random follows from the seed. What the processes do between two kills does not: a run
+    with the same seed kills the same things at the same times, and no more can be promised.
+    """
 
     seconds: float
     writers: int

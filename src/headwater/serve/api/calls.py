@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
-# ── Rates ─────────────────────────────────────────────────────────────────────────────────────────
-# How many requests a second each token may make, counted in each process for itself.
-
-
 _MOST_HOLDERS: Final = 10_000
 
 
@@ -61,10 +57,6 @@ class Rates:
         if len(self._left) >= _MOST_HOLDERS:
             self._left.clear()
         self._left[grant.holder] = (left - 1, now)
-
-
-# ── Waiting ───────────────────────────────────────────────────────────────────────────────────────
-# Requests that wait for messages: they end when the server stops, or their token is revoked.
 
 
 # How long a request may go on waiting after its token was revoked.
@@ -102,9 +94,6 @@ class WaitingCalls:
                 task.cancel()
         if self._grants:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
-
-
-# ── Calls ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from headwater.serve.api.calls import ApiCall
 
 
-# ── Routes ────────────────────────────────────────────────────────────────────────────────────────
-
-
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -120,10 +117,6 @@ class Router:
                 raise Refused(404, "there is nothing under this path; see /v1/openapi.json")
             raise Refused(405, f"this path takes {allow}", allow)
         return route, tuple(found)
-
-
-# ── Problems ──────────────────────────────────────────────────────────────────────────────────────
-# Errors as problem+json (RFC 9457): the name of the error in Headwater's tree, and its facts.
 
 
 PROBLEM: Final = "application/problem+json"
@@ -221,10 +214,6 @@ def _reply(problem: Problem, headers: bytes = b"", *, close: bool = False) -> Re
         headers += b"Retry-After: 1\r\n"
     headers += b"X-Request-ID: %b\r\n" % problem.request_id.encode()
     return Reply(problem.status, msgspec.json.encode(problem), PROBLEM, headers, close)
-
-
-# ── Openapi ───────────────────────────────────────────────────────────────────────────────────────
-# The OpenAPI 3.1 document of the API, made of its table of routes.
 
 
 _REF: Final = "#/components/schemas/{name}"

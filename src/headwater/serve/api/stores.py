@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from headwater.log.types import Message
 
 
-# ── Stores ────────────────────────────────────────────────────────────────────────────────────────
-
-
 # While somebody asks for alarms, the store is sampled so often.
 _EVERY_S: Final = 5.0
 
@@ -98,10 +95,6 @@ STORE_ROUTES: Final = (
 )
 
 
-# ── Queries ───────────────────────────────────────────────────────────────────────────────────────
-# The streaming queries of Spark that read or write the store, over HTTP; this needs no Spark.
-
-
 class QueriesView(View, frozen=True, kw_only=True):
     """The queries that a store knows."""
 
@@ -124,10 +117,6 @@ QUERY_ROUTES: Final = (
         whole_store=True,
     ),
 )
-
-
-# ── Traces ────────────────────────────────────────────────────────────────────────────────────────
-# The life of a message over HTTP, and the message of a row of the outbox.
 
 
 class RowPlaceView(View, frozen=True, kw_only=True):

@@ -15,9 +15,6 @@ from headwater.serve.http.messages import Refused, Reply, StreamedReply
 from headwater.serve.listening import is_loopback
 from headwater.serve.tokens import EVERYBODY, Grant, Tokens
 
-# ── Authorization ─────────────────────────────────────────────────────────────────────────────────
-
-
 TOKEN_COOKIE: Final = b"headwater_token"
 
 
@@ -98,14 +95,6 @@ def require(grant: Grant, needed: Scope, name: str | None) -> None:
         )
 
 
-# ── Cors ──────────────────────────────────────────────────────────────────────────────────────────
-# Requests of pages in a browser: only those of origins that the server was asked to allow.
-#
-# A server without tokens trusts everybody on its machine, and a page of a foreign site that is
-# shown there is not meant: neither one that sends a request across origins, nor one whose name was
-# pointed to the loopback after it was loaded.
-
-
 # The headers by which requests of pages are known.
 LOOKED_AT: Final = frozenset((b"host", b"origin"))
 _METHODS: Final = b"GET, HEAD, POST, PUT, DELETE"
@@ -113,7 +102,12 @@ _REQUEST: Final = b"Authorization, Content-Type, If-None-Match, Last-Event-ID, X
 
 
 class Cors:
-    """The origins whose pages may ask; ``*`` allows all. Tokens are sent by hand, never cookies."""
+    """The origins whose pages may ask; ``*`` allows all. Tokens are sent by hand, never cookies.
+
+    A server without tokens trusts everybody on its machine, and a page of a foreign site that is
+    shown there is not meant: neither one that sends a request across origins, nor one whose name
+    was pointed to the loopback after it was loaded.
+    """
 
     def __init__(self, origins: Iterable[str]) -> None:
         self._origins = frozenset(origin.encode() for origin in origins)

@@ -4,11 +4,6 @@ A client that sends several requests without waiting has them answered in order,
 those before it did. Whatever it does, it gets an answer to every request that is complete, and it
 holds a place, bytes and time within the limits only: a client that sends slowly, reads slowly or
 does neither is disconnected.
-
-A client that sends several requests without waiting has them answered in order, each seeing what
-those before it did. Whatever it does, it gets an answer to every request that is complete, and it
-holds a place, bytes and time within the limits only: a client that sends slowly, reads slowly or
-does neither is disconnected.
 """
 
 from __future__ import annotations
@@ -38,9 +33,6 @@ from headwater.serve.listening import ServerProcess
 from headwater.serve.tokens import digest_of
 from headwater.store.faults import Caller
 
-# ── Taking ────────────────────────────────────────────────────────────────────────────────────────
-# How a client takes its replies: whether some bytes go on, or it has stopped reading.
-
 
 class Taking:
     """Watches that what is written to a client is taken; ``written`` counts all bytes of it."""
@@ -60,10 +52,6 @@ class Taking:
         if unsent:
             self._to_take, self._since = self.written, now
         return False
-
-
-# ── Streaming ─────────────────────────────────────────────────────────────────────────────────────
-# Sends a reply that is made while it is sent: piece by piece, as fast as its client reads.
 
 
 log = logging.getLogger("headwater.serve")
@@ -150,9 +138,6 @@ class ReplyPump:
         self._whole = True
         if self._task is not None:
             self._task.cancel()
-
-
-# ── Connection ────────────────────────────────────────────────────────────────────────────────────
 
 
 # How long a client that was refused is listened to, so that it reads the answer before it learns
@@ -491,10 +476,6 @@ class HttpConnection(asyncio.Protocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
-
-
-# ── Server ────────────────────────────────────────────────────────────────────────────────────────
-# Serves HTTP in one process of a server, until that is told to stop.
 
 
 _BACKLOG: Final = 2048

@@ -16,8 +16,6 @@ import msgspec
 
 from headwater.store.faults import Caller
 
-# ── Messages ──────────────────────────────────────────────────────────────────────────────────────
-
 
 class Refused(Exception):
     """A request that is answered with an error.
@@ -122,10 +120,6 @@ def _first_lines(status: int, content_type: str, second: int) -> bytes:
     ).encode()
 
 
-# ── Targets ───────────────────────────────────────────────────────────────────────────────────────
-# What a request is addressed to: its target, names in its path, and the Host header.
-
-
 _HOST: Final = re.compile(rb"[\w.~!$&'()*+,;=%-]*(:\d*)?|\[[\w.:%]+\](:\d*)?", re.ASCII)
 # Clients and proxies take these parts for steps in the path, even percent-encoded, and remove them.
 _STEP: Final = re.compile(r"{*\.\.?}*")
@@ -178,10 +172,6 @@ def name_of_part(part: str) -> str:
     return inner if name == f"{{{inner}}}" and _STEP.fullmatch(inner) else name
 
 
-# ── Handler ───────────────────────────────────────────────────────────────────────────────────────
-# What a server of HTTP is made of: a handler that admits and answers requests.
-
-
 class Handler(Protocol):
     """What answers the requests of connections."""
 
@@ -209,10 +199,6 @@ class Handler(Protocol):
 
     def count(self, reply: Reply | StreamedReply) -> None:
         """Count a request that is answered, whether or not its client is still there."""
-
-
-# ── Faults ────────────────────────────────────────────────────────────────────────────────────────
-# What a client is told of a fault of the server itself: a number by which the log has it.
 
 
 log = logging.getLogger("headwater.serve")

@@ -364,10 +364,6 @@ class _BehindHead:
             self._parser.on_headers_complete()
 
 
-# ── Nesting ───────────────────────────────────────────────────────────────────────────────────────
-# How deep a JSON document is nested, found without recursion and before it is decoded.
-
-
 MAX_NESTING: Final = 100
 
 # Both kinds of brackets count alike; of everything else only quotes are left.

@@ -14,9 +14,6 @@ from headwater.serve.batching import Entries
 from headwater.serve.resp.commands import Words, wrong_arity
 from headwater.serve.resp.replies import WrongArguments, syntax_error
 
-# ── Arguments ─────────────────────────────────────────────────────────────────────────────────────
-
-
 _MOST_DIGITS = 20
 
 
@@ -142,10 +139,6 @@ def scores_of(flat: Sequence[bytes], command: str) -> dict[bytes, float]:
     return lowest
 
 
-# ── Read options ──────────────────────────────────────────────────────────────────────────────────
-# What a TREAD or a TPREAD asks for.
-
-
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What is asked for; a TPREAD has no offset."""
@@ -231,10 +224,6 @@ def start_of(word: bytes) -> Start:
             return "last"
         case _:
             return int_of(word)
-
-
-# ── Write options ─────────────────────────────────────────────────────────────────────────────────
-# What a TWRITE or a TPWRITE asks for.
 
 
 class WriteOptions(NamedTuple):

@@ -106,14 +106,6 @@ def _shown(word: bytes) -> str:
     return word[:256].decode("utf-8", "replace")
 
 
-# ── Syntax ────────────────────────────────────────────────────────────────────────────────────────
-# From the syntax of a command, as the reference shows it, to the arguments that COMMAND DOCS has.
-#
-# key tag entry                   arguments BLOCK milliseconds              a word in capitals goes
-# with what follows it [BLOCK milliseconds]            may be left out tag entry [tag entry ...]
-# may come several times FIRST|LAST|offset               one of these
-
-
 _PIECES: Final = re.compile(r"\[|\]|[^\s\[\]]+")
 _NUMBERS: Final = (
     "offset", "count", "pairs", "milliseconds", "retry-ms", "expire-ms", "n", "priority", "index",
@@ -122,7 +114,11 @@ _NUMBERS: Final = (
 
 
 def arguments_of(syntax: str) -> list[dict[str, Any]]:
-    """Return the arguments of a command, as clients that give hints expect them."""
+    """Return the arguments of a command, as clients that give hints expect them.
+
+    Its syntax is written as the reference shows it: a word in capitals goes with what follows it,
+    ``[...]`` may be left out, ``tag entry ...`` may come several times, ``FIRST|LAST`` is a choice.
+    """
     pieces = _PIECES.findall(syntax.rpartition(" | ")[2])
     found, rest = _sequence(pieces)
     assert not rest, syntax

@@ -3,10 +3,6 @@
 A command is begun when those before it are answered, except that writes to one stream which follow
 each other go together. Whatever a client does, it holds a place, bytes and time within the limits
 only: one that sends slowly, reads slowly or shows no token is disconnected.
-
-A command is begun when those before it are answered, except that writes to one stream which follow
-each other go together. Whatever a client does, it holds a place, bytes and time within the limits
-only: one that sends slowly, reads slowly or shows no token is disconnected.
 """
 
 from __future__ import annotations
@@ -31,17 +27,14 @@ from headwater.serve.resp.replies import ErrorReply, encode_reply, error_reply
 from headwater.serve.resp.table import call_command, find_command, refusal
 from headwater.store.faults import Caller, CallerGone, call_for
 
-# ── Pipelining ────────────────────────────────────────────────────────────────────────────────────
-# Writes to one stream that a client sends without waiting go as one batch.
-#
-# Only those whose answers cannot differ: each was checked and authorized by itself, and the first
-# that would be refused ends the run.
-
 
 def gather_writes(
     session: RespSession, write: Write, key: bytes, take: Callable[[], list[bytes] | None]
 ) -> tuple[Write, int, list[bytes] | None]:
     """Join the writes of single entries to the same stream that follow one.
+
+    Only those whose answers cannot differ: each is checked and authorized by itself, and the first
+    that would be refused ends the run.
 
     Returns the writes as one, how many they are, and the command behind them, if there is one.
     """
@@ -59,9 +52,6 @@ def gather_writes(
         size += follower.size
         words = None
     return Write(stream, entries, size), len(entries), words
-
-
-# ── Connection ────────────────────────────────────────────────────────────────────────────────────
 
 
 # So many commands of one client are answered before others have their turn.
@@ -404,10 +394,6 @@ class RespConnection(asyncio.Protocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
-
-
-# ── Server ────────────────────────────────────────────────────────────────────────────────────────
-# Serves RESP in one process of a server, until that is told to stop.
 
 
 _BACKLOG: Final = 2048

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
-# ── Door ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 # A name costs little; those that are used are many fewer.
 _MOST_OPENED = 1000
 _MOST_CALLS = 64
@@ -89,10 +86,6 @@ class Door:
                 "this server has no farm of timelines; start it with --farm", "NOTFOUND"
             )
         return self._farm
-
-
-# ── Session ───────────────────────────────────────────────────────────────────────────────────────
-# What is known of one client: its protocol, what its token allows, the names that it gave.
 
 
 NOT_KNOWN: Final = ErrorReply("NOAUTH", "Authentication required.")

@@ -232,19 +232,16 @@ HANDSHAKE: Final = (
 )  # fmt: skip
 
 
-# ── Transactions ──────────────────────────────────────────────────────────────────────────────────
-# Transactions of Redis are refused as a whole: no command between MULTI and EXEC is run.
-#
-# Many clients send MULTI, the commands and EXEC without waiting for a reply. If the commands
-# behind a refused MULTI were run, the client would raise an error for writes that have happened.
-
-
 # The commands that are still run behind a refused MULTI.
 ENDS_TRANSACTION: Final = frozenset(("EXEC", "DISCARD", "RESET", "QUIT"))
 
 
 def multi(session: RespSession, _: Words) -> StatusReply:
-    """MULTI: refused, and so is what follows until EXEC, DISCARD or RESET."""
+    """MULTI: refused, and so is what follows until EXEC, DISCARD or RESET.
+
+    Many clients send MULTI, the commands and EXEC without waiting for a reply. If the commands were
+    run, the client would raise an error for writes that have happened.
+    """
     session.discarding = True
     raise CommandRefused(
         "MULTI is not supported, and nothing of this transaction is run; use pipelines without "

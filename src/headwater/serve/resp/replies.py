@@ -8,7 +8,7 @@ READONLY         the server was started to read only
 NOPROTO          another protocol than RESP2 and RESP3 was asked for
 EXECABORT        MULTI was refused, and so was all that followed it; nothing was done
 NOGROUP          the group has never read
-NOTFOUND         there is no such stream, topic, queue, dirty list or timeline farm
+NOTFOUND         there is no such stream, topic, queue, dirty list, timed job or timeline farm
 STALE            a producer's repeat is older than what is remembered
 REUSED           a producer's repeat has other entries than the first time
 LEASELOST        another consumer of a channel has taken the shard over
@@ -17,7 +17,6 @@ TRYAGAIN         the store is down, or refuses for now; nothing was done
 OUTCOME-UNKNOWN  the connection to the store broke after a write was sent; it may be done
 LOSTFUTURE       the store has lost messages that were read or written before
 DAMAGED          stored bytes cannot be read
-
 
 A reply is made of Python's own values: int, str and bytes (a bulk string), None, bool, float, list
 and tuple (an array), dict (a map); and of those below. RESP2 has no maps, numbers with fractions,
@@ -38,8 +37,6 @@ from headwater.kernel import arrow_compute as pc
 from headwater.log.node import PackedRun
 from headwater.log.reading import FoundRuns
 from headwater.log.types import GroupInfo, Message, StreamInfo
-
-# ── Replies ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class StatusReply(NamedTuple):
@@ -149,23 +146,6 @@ def _line(text: str) -> bytes:
     return text.translate(_NO_LINES).encode("utf-8", "surrogateescape")
 
 
-# ── Faults ────────────────────────────────────────────────────────────────────────────────────────
-# Errors as clients see them: a code in capitals that programs compare, and a text with the cure.
-#
-# ERR              the command is refused: unknown, wrong arguments, or against a rule NOAUTH
-# the client has shown no token WRONGPASS        there is no such token NOPERM           the token
-# does not allow that, or not for this name READONLY         the server was started to read only
-# NOPROTO          another protocol than RESP2 and RESP3 was asked for EXECABORT        MULTI was
-# refused, and so was all that followed it; nothing was done NOGROUP          the group has never
-# read NOTFOUND         there is no such stream, topic, queue, dirty list, timed job or timeline
-# farm STALE            a producer's repeat is older than what is remembered REUSED           a
-# producer's repeat has other entries than the first time LEASELOST        another consumer of a
-# channel has taken the shard over WRONGTYPE        something else is stored under that key
-# TRYAGAIN         the store is down, or refuses for now; nothing was done OUTCOME-UNKNOWN  the
-# connection to the store broke after a write was sent; it may be done LOSTFUTURE       the store
-# has lost messages that were read or written before DAMAGED          stored bytes cannot be read
-
-
 log = logging.getLogger("headwater.serve")
 
 # The first class that fits decides.
@@ -229,14 +209,6 @@ def error_reply(error: BaseException) -> ErrorReply:
     )
 
 
-# ── Message replies ───────────────────────────────────────────────────────────────────────────────
-# Messages as bytes, in RESP2 and RESP3: [[offset, tag, entry], ...] as RCP 11 spells them.
-#
-# A read of many messages is spelled column by column: no object is made for a message. Those that
-# are gone are null. What a client asks for is added to each message: its attempt, then its headers
-# as a map.
-
-
 _NULL_MESSAGES: Final = {2: b"*-1\r\n", 3: b"_\r\n"}
 _NO_HEADERS: Final = {2: b"*0\r\n", 3: b"%0\r\n"}
 # From this many messages on, columns are faster than messages.
@@ -292,7 +264,11 @@ def spell_messages(messages: Iterable[Message[Any] | None], form: MessageForm) -
 
 
 def spell_runs(found: FoundRuns, offset: int, form: MessageForm) -> list[bytes]:
-    """Spell what a read from an offset on found: one place for each offset."""
+    """Spell what a read from an offset on found: one place for each offset.
+
+    Messages are [[offset, tag, entry], ...] as RCP 11 spells them; those that are gone are null.
+    Many are spelled column by column: no object is made for a message.
+    """
     null = _NULL_MESSAGES[form.protocol]
     parts: list[bytes] = []
     at = offset
@@ -346,10 +322,6 @@ def _lengths(strings: pa.Array) -> pa.Array:
         before, behind = pa.scalar(b"\r\n$", _BYTES), pa.scalar(b"\r\n", _BYTES)
         digits = lengths.cast(pa.string()).cast(_BYTES)
         return pc.binary_join_element_wise(before, digits, behind, _NOTHING)
-
-
-# ── Info replies ──────────────────────────────────────────────────────────────────────────────────
-# What is said of a stream and of a group, under names as Redis spells them.
 
 
 def stream_facts(found: StreamInfo) -> dict[str, Any]:
