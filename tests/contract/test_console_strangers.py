@@ -10,7 +10,7 @@ import pytest
 
 from headwater.kernel.declaring import Scope
 from headwater.serve.console.service import Console
-from headwater.serve.http.limits import HttpLimits
+from headwater.serve.limits import HttpLimits
 from headwater.serve.tokens import TokenFile, add_token
 from tests.support.api import ApiServer
 from tests.support.stores import Stores

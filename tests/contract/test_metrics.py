@@ -38,9 +38,8 @@ from headwater.metrics.history import (
 from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.metrics.sampler import Sampler
 from headwater.metrics.sweeps import StoreSample, StoreWatch
-from headwater.serve.http.limits import HttpLimits
+from headwater.serve.limits import HttpLimits, RespLimits
 from headwater.serve.listening import ListenAddress, ServerProcess
-from headwater.serve.resp.limits import RespLimits
 from headwater.serve.store_server import RespListening, StoreServer
 from headwater.serve.tokens import Tokens
 from headwater.spark.queries.notes import NotedQuery, Part, note

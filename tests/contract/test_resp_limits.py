@@ -10,7 +10,7 @@ import pytest
 
 import headwater
 from headwater.kernel.declaring import Scope
-from headwater.serve.resp.limits import RespLimits
+from headwater.serve.limits import RespLimits
 from headwater.serve.tokens import Tokens
 from tests.support.resp import RespServer, until_blocked
 from tests.support.stores import Stores

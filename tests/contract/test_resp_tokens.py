@@ -11,7 +11,7 @@ import pytest
 
 import headwater
 from headwater.kernel.declaring import Scope
-from headwater.serve.resp.limits import RespLimits
+from headwater.serve.limits import RespLimits
 from headwater.serve.resp.table import COMMANDS
 from headwater.serve.tokens import TokenFile, add_token, remove_token
 from tests.support.resp import RawClient, RespServer

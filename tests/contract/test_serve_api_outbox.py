@@ -14,7 +14,7 @@ import headwater
 from headwater.errors import DatabaseUnreachable
 from headwater.kernel.declaring import Scope
 from headwater.outbox import Consumer, Outbox, Streamer
-from headwater.serve.http.limits import HttpLimits
+from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
 from headwater.serve.store_server import StoreServer
 from headwater.serve.tokens import TokenFile, Tokens, add_token

@@ -23,8 +23,8 @@ from headwater.queue.keys import MAX_PUSH_MESSAGES
 from headwater.serve.api.formats import MAX_ARROW_BATCHES, entries_of_lines, table_of_arrow
 from headwater.serve.api.table import ROUTES
 from headwater.serve.http.authorization import Cors
-from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Refused
+from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import parse_address
 from headwater.serve.store_server import tls_context
 from tests.contract.test_serve_api_streams import ARROW, NDJSON, arrow

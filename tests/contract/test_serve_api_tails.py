@@ -18,7 +18,7 @@ import pytest
 import headwater
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.tails import KEEP_ALIVE_MS
-from headwater.serve.http.limits import HttpLimits
+from headwater.serve.limits import HttpLimits
 from headwater.serve.tokens import TokenFile, add_token, remove_token
 from tests.support.api import ApiClient, ApiServer, messages_of, serving
 from tests.support.servers import until

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from headwater.serve.http.limits import HttpLimits
+from headwater.serve.limits import HttpLimits
 from tests.support.http import GET, POST, TOKEN, TOKENS, Echo, connect, open_connections, replies
 
 LIMITS = HttpLimits(max_head=2000, max_body=500, max_buffered=5000, max_headers=10)

@@ -15,8 +15,8 @@ import pytest
 
 from headwater.errors import InvalidInput
 from headwater.serve.http.connection import LINGER_S
-from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Reply
+from headwater.serve.limits import HttpLimits
 from tests.support.http import (
     GET,
     POST,

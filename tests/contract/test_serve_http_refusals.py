@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from headwater.serve.http.limits import HttpLimits
+from headwater.serve.limits import HttpLimits
 from tests.contract.test_serve_http import REFUSED
 from tests.support.http import CHUNKED, GET, POST, TOKEN, TOKENS, Echo, HttpServer, replies
 

@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from headwater.kernel.instrument import installed
-from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Reply, Request
+from headwater.serve.limits import HttpLimits
 from headwater.serve.timeline.server import timeline_tokens
 from headwater.serve.timeline.service import ServerMetrics, Service, shared_memory
 from headwater.serve.tokens import Tokens

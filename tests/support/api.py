@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import uvloop
 
-from headwater.serve.http.limits import HttpLimits
+from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import ListenAddress, ServerProcess
 from headwater.serve.store_server import StoreServer
 from headwater.serve.tokens import Tokens

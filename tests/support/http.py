@@ -13,9 +13,9 @@ from headwater.kernel.declaring import Scope
 from headwater.serve.connections import OpenConnections
 from headwater.serve.http.authorization import authorize
 from headwater.serve.http.connection import HttpConnection, serve_http
-from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.parsing import RequestParser, check_nesting
+from headwater.serve.limits import HttpLimits
 from headwater.serve.tokens import Tokens
 from tests.support.serving import ServerThread
 

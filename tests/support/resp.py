@@ -16,10 +16,10 @@ from hiredis import pack_command
 
 import headwater.aio
 from headwater.serve.batching import StreamWrites
+from headwater.serve.limits import RespLimits
 from headwater.serve.listening import ServerProcess
 from headwater.serve.resp.connection import serve_resp
 from headwater.serve.resp.door import Door
-from headwater.serve.resp.limits import RespLimits
 from headwater.serve.tokens import Tokens
 from headwater.timeline import AsyncFarm
 from tests.support.servers import until

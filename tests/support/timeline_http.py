@@ -10,7 +10,7 @@ import threading
 from typing import Any, NamedTuple, Self
 
 from headwater.serve.http.connection import serve_http
-from headwater.serve.http.limits import HttpLimits
+from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import ListenAddress, ServerProcess
 from headwater.serve.timeline.service import ServerMetrics, Service, shared_memory
 from headwater.serve.tokens import Tokens

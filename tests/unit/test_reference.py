@@ -32,8 +32,8 @@ from headwater.queue import keys as queue_limits
 from headwater.serve.api.routes import Router, document, status_of
 from headwater.serve.api.table import ROUTES
 from headwater.serve.http.messages import Refused
+from headwater.serve.limits import RespLimits
 from headwater.serve.resp import replies
-from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.table import COMMANDS
 from headwater.spark import icks, queues, timelines
 from headwater.spark.log import sink as log_sink

@@ -18,8 +18,8 @@ from headwater.log import node
 from headwater.log.node import PackedRun, PlainRun, Run
 from headwater.log.reading import FoundRuns
 from headwater.log.types import Message
+from headwater.serve.limits import ANONYMOUS, FrameLimits, RespLimits
 from headwater.serve.resp.commands import arguments_of
-from headwater.serve.resp.limits import ANONYMOUS, FrameLimits, RespLimits
 from headwater.serve.resp.parsing import CommandParser, split_words
 from headwater.serve.resp.replies import (
     ERROR_CODES,

@@ -21,7 +21,7 @@ from headwater.app.supervisor import RunPlan, Supervisor
 from headwater.kernel.inputs import check_int
 from headwater.metrics.sampler import MAX_SERIES
 from headwater.serve.console.service import Console
-from headwater.serve.http.limits import HttpLimits
+from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import (
     ListenAddress,
     ServerProcess,

@@ -17,7 +17,7 @@ import typer
 
 from headwater import views
 from headwater.cli import completing, options, output
-from headwater.cli.options import AsJson, StoreUrl, Yes, confirm
+from headwater.cli.options import AsJson, StoreUrl, Yes, confirm, keyword
 from headwater.doors.catalogue import Kind
 from headwater.kernel.declaring import Spelling
 from headwater.kernel.inputs import MAX_IN_FLIGHT, Limits
@@ -123,8 +123,8 @@ def _command(declaration: Declaration, kind: Kind, opened: Opened) -> Callable[.
 
     parameters = [_parameter(word) for word in declaration.words]
     if declaration.asks:
-        parameters.append(_keyword("yes", Yes, False))
-    parameters += [_keyword("store", StoreUrl, None), _keyword("as_json", AsJson, False)]
+        parameters.append(keyword("yes", Yes, False))
+    parameters += [keyword("store", StoreUrl, None), keyword("as_json", AsJson, False)]
     run.__name__, run.__doc__ = f"{declaration.verb}_{kind.name}", declaration.help
     return addressed(run, kind, parameters)
 
@@ -133,10 +133,8 @@ def addressed(
     run: Callable[..., None], kind: Kind, parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
     """Return a function as a command on an object: behind its address come these parameters."""
-    every = [*(_named(key, at) for at, key in enumerate(kind.keys)), *parameters]
-    run.__annotations__ = {one.name: one.annotation for one in every}
-    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-    return run
+    address = [_named(key, at) for at, key in enumerate(kind.keys)]
+    return options.with_parameters(run, [*address, *parameters])
 
 
 def taking(kind: Kind, verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -148,7 +146,7 @@ def taking(kind: Kind, verb: str) -> Callable[[Callable[..., None]], Callable[..
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(command, include_extras=True)
         name, *own = (
-            _keyword(one.name, hints[one.name], one.default)
+            keyword(one.name, hints[one.name], one.default)
             for one in inspect.signature(command).parameters.values()
             if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         )
@@ -159,9 +157,7 @@ def taking(kind: Kind, verb: str) -> Callable[[Callable[..., None]], Callable[..
 
         parameters = [name, *map(_parameter, declaration.words), *own]
         run.__name__, run.__doc__ = command.__name__, command.__doc__
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return run
+        return options.with_parameters(run, parameters)
 
     return decorate
 
@@ -216,11 +212,6 @@ class _Sums:
         return Counted(len(set().union(*facts)))
 
 
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, annotation=annotation, default=default)
-
-
 def _named(key: str, at: int) -> inspect.Parameter:
     """Return the parameter of a name of the address; completion knows the first as ``name``."""
     argument = typer.Argument(
@@ -229,7 +220,7 @@ def _named(key: str, at: int) -> inspect.Parameter:
         show_default=False,
         autocompletion=_COMPLETED.get(key),
     )
-    return _keyword(key if at else "name", Annotated[str, argument], _EMPTY)
+    return keyword(key if at else "name", Annotated[str, argument], _EMPTY)
 
 
 def _parameter(word: Word) -> inspect.Parameter:
@@ -243,7 +234,7 @@ def _parameter(word: Word) -> inspect.Parameter:
     if word.variadic or (word.required and not word.keyword):
         metavar = metavar or word.called.upper()
         note: Any = typer.Argument(metavar=metavar, help=help, show_default=False)
-        return _keyword(word.called, Annotated[list[str] if word.variadic else kind, note], _EMPTY)
+        return keyword(word.called, Annotated[list[str] if word.variadic else kind, note], _EMPTY)
     bounds: dict[str, Any] = {"min": word.least, "max": word.most} if kind is int else {}
     note = typer.Option(
         word.option,
@@ -253,7 +244,7 @@ def _parameter(word: Word) -> inspect.Parameter:
         **bounds,
     )
     kind = kind | None if word.optional else kind
-    return _keyword(word.called, Annotated[kind, note], _EMPTY if word.required else word.default)
+    return keyword(word.called, Annotated[kind, note], _EMPTY if word.required else word.default)
 
 
 def _value(word: Word, typed: Any) -> Any:

@@ -7,15 +7,16 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 
 from headwater.cli import completing
 from headwater.errors import InvalidInput, UnknownQueue, UnknownStream, UnknownTopic
+from headwater.kernel.declaring import Spelling
 from headwater.kernel.inputs import MAX_EXACT, parse_size, parse_span
 
 if TYPE_CHECKING:
@@ -33,45 +34,88 @@ class OptionGroup:
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that takes the options of its groups one by one, as Typer needs them."""
+    """Return a command that takes the options of its groups one by one, as Typer needs them.
+
+    Beside groups, it may take limits of servers, whose options are made of what they declare.
+    """
     hints = get_type_hints(command, include_extras=True)
-    groups = {
-        name: hint
-        for name, hint in hints.items()
-        if isinstance(hint, type) and issubclass(hint, OptionGroup)
-    }
-    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    found: dict[str, inspect.Parameter] = {}
     for name, parameter in inspect.signature(command).parameters.items():
         if name in groups:
-            parameters += _parameters(groups[name])
+            for option in _parameters(groups[name]):
+                # Limits of several servers share some options.
+                found.setdefault(option.name, option)
         else:
-            parameters.append(
-                parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-            )
+            found[name] = keyword(name, hints[name], parameter.default)
 
     def run(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-        command(**given)
+        made = {name: given[name] for name in hints.keys() & given.keys()}
+        made |= {name: _group(group, given) for name, group in groups.items()}
+        command(**made)
 
     run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, __name__
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_parameters(run, list(found.values()))
+
+
+def with_parameters(
+    run: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Return a function that Typer takes for one with these parameters."""
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
 
 
-def _parameters(group: type[OptionGroup]) -> list[inspect.Parameter]:
-    """Return a parameter for each option of a group."""
+def keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """Return a parameter of a command."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, annotation=annotation, default=default)
+
+
+def _group(group: type, given: Mapping[str, Any]) -> Any:
+    """Return a group of options, or limits, of what was typed."""
+    if issubclass(group, OptionGroup):
+        return group(**{field.name: given[field.name] for field in fields(group)})
+    from headwater.serve.limits import declared_limits
+
+    values = {}
+    for name, says in declared_limits(group).items():
+        called = says.called or name
+        typed = given[called]
+        is_size = says.shape is Spelling.SIZE
+        values[name] = size_bytes(typed, option_of(called)) if is_size else typed
+    return group(**values)
+
+
+def option_of(name: str) -> str:
+    """Return the option of a parameter of that name."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _parameters(group: Any) -> list[inspect.Parameter]:
+    """Return a parameter for each option of a group, or for each limit."""
     hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(group)
-    ]
+    if issubclass(group, OptionGroup):
+        return [
+            keyword(
+                field.name,
+                hints[field.name],
+                inspect.Parameter.empty if field.default is MISSING else field.default,
+            )
+            for field in fields(group)
+        ]
+    return [_of_limit(hints[limit.name], limit.name, limit.default) for limit in fields(group)]
+
+
+def _of_limit(hint: Any, name: str, default: Any) -> inspect.Parameter:
+    (says,) = hint.__metadata__
+    called: str = says.called or name
+    kind: type = int
+    if says.shape is Spelling.SIZE:
+        kind, default = str, f"{default >> 20}MiB" if default >> 20 else f"{default >> 10}KiB"
+    option = typer.Option(option_of(called), metavar=says.metavar or None, help=says.help)
+    return keyword(called, Annotated[kind, option], default)
 
 
 def _or_of_root(context: typer.Context, value: str | None) -> str | None:

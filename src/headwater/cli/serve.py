@@ -9,13 +9,13 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import History, ServedDatabase, ServedFarm, StoreUrl, grouped
-from headwater.cli.server_options import HttpFlags, RespFlags
+from headwater.serve.limits import HttpLimits, RespLimits
 
 
 @grouped
 def serve(
-    http_flags: HttpFlags,
-    resp_flags: RespFlags,
+    http_limits: HttpLimits,
+    resp_limits: RespLimits,
     http: Annotated[
         str,
         typer.Option(metavar="ADDR", help="Host and port to listen on; port 0 takes a free one."),
@@ -85,9 +85,6 @@ def serve(
     from headwater.app.log_lines import configure
     from headwater.kernel.profiles import store_of
 
-    http_limits = http_flags.limits()
-    # Wrong limits are refused without --resp, too.
-    resp_limits = resp_flags.limits(http_flags)
     served = ServedStore(
         store=store_of(store, None),
         http=parse_address(http),

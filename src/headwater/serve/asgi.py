@@ -28,7 +28,6 @@ from headwater.metrics.operations import OperationMetrics
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.batching import StreamWrites
 from headwater.serve.http.authorization import check_origin, cookie_credentials
-from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import (
     Admitted,
     Handler,
@@ -38,6 +37,7 @@ from headwater.serve.http.messages import (
     StreamedReply,
     own_fault,
 )
+from headwater.serve.limits import HttpLimits
 from headwater.serve.tokens import Grant, TokenFile, Tokens
 from headwater.store.faults import Caller
 

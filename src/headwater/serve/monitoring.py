@@ -28,8 +28,8 @@ from headwater.metrics.exposition import CONTENT_TYPE, Page, label_text
 from headwater.metrics.operations import OperationMetrics
 from headwater.serve.http.authorization import LOOKED_AT, authorize, check_local
 from headwater.serve.http.connection import serve_http
-from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
+from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import ListenAddress, ServerProcess, url_of
 from headwater.serve.readiness import NOT_READY, READY_S, store_missing
 from headwater.serve.tokens import Tokens

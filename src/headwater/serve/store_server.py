@@ -22,12 +22,11 @@ from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.api.service import ApiService
 from headwater.serve.batching import StreamWrites
 from headwater.serve.http.connection import serve_http
-from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Handler
+from headwater.serve.limits import HttpLimits, RespLimits
 from headwater.serve.listening import ListenAddress, ServerProcess, is_loopback, url_of
 from headwater.serve.resp.connection import serve_resp
 from headwater.serve.resp.door import Door
-from headwater.serve.resp.limits import RespLimits
 from headwater.serve.tokens import Tokens
 from headwater.timeline.farm.aio_farm import AsyncFarm
 

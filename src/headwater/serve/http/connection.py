@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Final, cast
 
 from headwater.serve.connections import HeldBytes, OpenConnections, allowed_connections
-from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import (
     Admitted,
     Handler,
@@ -29,6 +28,7 @@ from headwater.serve.http.messages import (
     own_fault,
 )
 from headwater.serve.http.parsing import PIECE_BYTES, RequestParser
+from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import ServerProcess
 from headwater.serve.tokens import digest_of
 from headwater.store.faults import Caller

@@ -19,7 +19,6 @@ from typing import Final, TypeAlias
 import httptools
 
 from headwater.serve.http.authorization import cookie_credentials
-from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import (
     Admitted,
     Refused,
@@ -28,6 +27,7 @@ from headwater.serve.http.messages import (
     own_fault,
     split_target,
 )
+from headwater.serve.limits import HttpLimits
 from headwater.store.faults import Caller
 
 # Decides on a request by its method, its path and its Authorization header; raises Refused.

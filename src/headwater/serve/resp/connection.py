@@ -18,10 +18,10 @@ from typing import Any, Final, cast
 
 from headwater.serve.batching import MOST_BYTES, MOST_ITEMS
 from headwater.serve.connections import HeldBytes, OpenConnections, allowed_connections
+from headwater.serve.limits import ANONYMOUS
 from headwater.serve.listening import ServerProcess
 from headwater.serve.resp.commands import Write
 from headwater.serve.resp.door import NOT_KNOWN, Door, RespSession
-from headwater.serve.resp.limits import ANONYMOUS
 from headwater.serve.resp.parsing import CommandParser
 from headwater.serve.resp.replies import ErrorReply, encode_reply, error_reply
 from headwater.serve.resp.table import call_command, find_command, refusal

@@ -14,7 +14,7 @@ from headwater.doors.catalogue import QUEUE, Kind
 from headwater.kernel.declaring import Scope
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.serve.batching import StreamWrites, TopicWrites
-from headwater.serve.resp.limits import RespLimits
+from headwater.serve.limits import RespLimits
 from headwater.serve.resp.replies import CommandRefused, ErrorReply
 from headwater.serve.resp.waiting import Waiting
 from headwater.serve.tokens import EVERYBODY, Grant, Tokens

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headwater.serve.resp.limits import FrameLimits
+from headwater.serve.limits import FrameLimits
 
 # A length as it is spelled most often. Everything else takes a slower way, and signs, spaces,
 # underscores and leading zeros, which int() would accept, none.

@@ -10,7 +10,7 @@ from typing import Any
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.serve.http.connection import serve_http
-from headwater.serve.http.limits import HttpLimits
+from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import ListenAddress, ServerProcess, url_of
 from headwater.serve.timeline.service import ServerMetrics, Service, shared_memory
 from headwater.serve.tokens import Tokens

@@ -16,8 +16,8 @@ import typer
 from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson, OptionGroup, grouped, refused
-from headwater.cli.server_options import HttpFlags
 from headwater.errors import InvalidInput
+from headwater.serve.limits import HttpLimits
 
 if TYPE_CHECKING:
     from headwater.timeline.records import InstanceStatus, Tuple
@@ -279,7 +279,7 @@ def _write(verb: str, given: _WriteFlags) -> None:
 @grouped
 def serve(
     farm: WritingFarmFlags,
-    http: HttpFlags,
+    limits: HttpLimits,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 6302,
     workers: Annotated[int, typer.Option(metavar="N", help="Serve with N processes.")] = 1,
@@ -343,7 +343,7 @@ def serve(
 
     served = ServedTimelines(
         http=ListenAddress(host, port),
-        limits=http.limits(),
+        limits=limits,
         instances=farm.instances,
         farm={
             **farm.arguments(),
