@@ -38,6 +38,7 @@ from headwater.metrics.history import (
 from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.metrics.sampler import Sampler
 from headwater.metrics.sweeps import StoreSample, StoreWatch
+from headwater.serve.api.opening import ApiSettings
 from headwater.serve.limits import HttpLimits, RespLimits
 from headwater.serve.listening import ListenAddress, ServerProcess
 from headwater.serve.store_server import RespListening, StoreServer
@@ -245,12 +246,10 @@ def test_open_connections_tails_and_blocked_readers_are_shown_while_they_are_the
     resp = ListenAddress("127.0.0.1", 0)
     with Server(tcp=True) as server:
         served = StoreServer(
-            server.url,
+            ApiSettings(server.url, Tokens(), farm=f"127.0.0.1:{server.port}"),
             ListenAddress("127.0.0.1", 0),
-            Tokens(),
             HttpLimits(),
             resp=RespListening(resp, RespLimits()),
-            farm=f"127.0.0.1:{server.port}",
         )
         bound = resp.bind()
 

@@ -14,6 +14,7 @@ import headwater
 from headwater.errors import DatabaseUnreachable
 from headwater.kernel.declaring import Scope
 from headwater.outbox import Consumer, Outbox, Streamer
+from headwater.serve.api.opening import ApiSettings
 from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
 from headwater.serve.store_server import StoreServer
@@ -212,9 +213,8 @@ def test_a_database_that_is_missing_is_said_before_anything_listens(
     stores: Stores, tmp_path: Path
 ) -> None:
     address = ListenAddress("127.0.0.1", 0)
-    server = StoreServer(
-        stores.url("plain"), address, Tokens(), HttpLimits(), db=f"sqlite:///{tmp_path}/no.db"
-    )
+    settings = ApiSettings(stores.url("plain"), Tokens(), db=f"sqlite:///{tmp_path}/no.db")
+    server = StoreServer(settings, address, HttpLimits())
     with pytest.raises(DatabaseUnreachable, match="no such file"):
         server.bind()
     with ApiServer(stores.url("plain")) as api:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import uvloop
 
+from headwater.serve.api.opening import ApiSettings
 from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import ListenAddress, ServerProcess
 from headwater.serve.store_server import StoreServer
@@ -50,9 +51,9 @@ class ApiServer:
         self.port: int = bound.getsockname()[1]
         self._stop = asyncio.Event()
         listening = threading.Event()
-        server = StoreServer(
-            store_url, address, tokens or Tokens(), limits or HttpLimits(), **words
-        )
+        around = {name: words.pop(name) for name in ("tls", "resp", "front") if name in words}
+        settings = ApiSettings(store_url, tokens or Tokens(), **words)
+        server = StoreServer(settings, address, limits or HttpLimits(), **around)
         process = ServerProcess(0, bound, self._stop, listening.set)
         self._serving = asyncio.run_coroutine_threadsafe(server.serve(process), self._loop)
         assert listening.wait(60), self._serving.result(0)

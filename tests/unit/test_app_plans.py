@@ -23,12 +23,20 @@ from headwater.app import child
 from headwater.app.child import Child
 from headwater.app.log_lines import LineFormatter, LogForm, with_log_context
 from headwater.app.part_kinds import worker_options
-from headwater.app.parts import WELL_S, Fault, Part, PartCounts, PartRun, Places, Resources
+from headwater.app.parts import (
+    WELL_S,
+    Fault,
+    Part,
+    PartCounts,
+    PartRun,
+    PartState,
+    Places,
+    Resources,
+)
 from headwater.app.processes import (
     Lines,
     News,
     PartPlan,
-    PartReport,
     PartTotal,
     ProcessPlace,
     ProcessPlan,
@@ -137,14 +145,18 @@ def test_who_is_asked_to_stop_is_not_started_again() -> None:
     assert not run.begin(Work())
 
 
+def state(status: Any, *counts: int, restarts: int = 0, stuck: int = 0, why: str = "") -> PartState:
+    done, failed, *_ = (*counts, 0, 0)
+    return PartState("", "", "", status, PartCounts(done, failed, stuck), restarts, why or None)
+
+
 def test_what_processes_did_counts_after_their_end() -> None:
     totals = Totals()
     totals.plans([plan("a"), plan("b")])
-    dead = {"a": PartReport("a", "stopped", 5, 1, 2), "b": PartReport("b", "running", 1, 0, 0)}
-    totals.bury(dead)
+    totals.bury({"a": state("stopped", 5, 1, restarts=2), "b": state("running", 1)})
     totals.restarted(["a", "b"])
-    alive = {"a": PartReport("a", "running", 10, 0, 0, lag=7)}
-    rests = {"a": PartReport("a", "resting", 1, 1, 1, why="LookupError: x")}
+    alive: Any = Process(parts={"a": state("running", 10)}, lags={"a": 7})
+    rests: Any = Process(parts={"a": state("resting", 1, 1, restarts=1, why="LookupError: x")})
     a, b = totals.parts([alive, rests])
     assert (a.done, a.failed, a.restarts, a.processes, a.running) == (16, 2, 4, 2, 1)
     assert (a.lag, a.why) == (7, "LookupError: x")
@@ -279,7 +291,8 @@ class Process:
 
     started: float = NOW
     memory: int = 0
-    parts: dict[str, PartReport] = field(default_factory=dict)
+    parts: dict[str, PartState] = field(default_factory=dict)
+    lags: dict[str, int] = field(default_factory=dict)
     told: list[object] = field(default_factory=list)
 
     def tell(self, command: object) -> None:
@@ -345,8 +358,7 @@ def test_a_long_drain_does_not_count_as_having_worked_well() -> None:
 
 
 def test_one_with_a_stuck_handler_is_replaced_at_once(place: ProcessPlace) -> None:
-    part = PartReport("mail", "running", 1, 0, 0, stuck=1)
-    process: Any = Process(parts={"mail": part})
+    process: Any = Process(parts={"mail": state("running", 1, stuck=1)})
     place.replace_if_unfit(process, 0, 1000)
     place.replace_if_unfit(process, 0, 1000)
     assert process.told == [Stop()], "it is told once"
@@ -429,7 +441,7 @@ def test_what_is_done_is_reported_soon_and_not_by_the_second(
         """Wait for a report of so much, as long as reports come."""
         while select.select([read], [], [], 30)[0]:
             for report in news.read():
-                if isinstance(report, Report) and report.parts[0].done == done:
+                if isinstance(report, Report) and report.parts[0].counts.done == done:
                     return True
         return False
 

@@ -29,11 +29,9 @@ from headwater.app.processes import (
     Begin,
     Checked,
     Command,
-    FoundFault,
     Hurry,
     Lines,
     PartPlan,
-    PartReport,
     Report,
     Stop,
     send,
@@ -113,8 +111,7 @@ class Child:
                 log.error("the application cannot be imported", exc_info=error.__cause__)
             faults.append(Fault("application", str(error)))
         plans = [PartPlan(p.name, p.kind, p.object, p.spread, p.processes) for p in parts]
-        found = [FoundFault(str(fault), fault.fatal) for fault in faults]
-        self._tell(Checked(plans, found, _files(begin.target)))
+        self._tell(Checked(plans, faults, _files(begin.target)))
         return (None if any(fault.fatal for fault in faults) else app), parts
 
     def _work(self, app: App, parts: list[Part], assigned: Assign) -> int:
@@ -190,14 +187,7 @@ class Child:
         return self._waiting.pop(0)
 
     def _report(self, runner: Runner) -> None:
-        reports = [
-            PartReport(
-                *(state.name, state.status, state.counts.done, state.counts.failed),
-                *(state.restarts, state.why, self._lags.get(state.name), state.counts.stuck),
-            )
-            for state in runner.states()
-        ]
-        self._tell(Report(reports, memory_bytes(), self._trouble))
+        self._tell(Report(runner.states(), memory_bytes(), self._lags, self._trouble))
 
     def _tell(self, news: Checked | Report) -> None:
         with contextlib.suppress(OSError):  # a supervisor that is gone is noticed elsewhere

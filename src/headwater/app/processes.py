@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,14 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from headwater.app.parts import FIRST_REST_S, LONGEST_REST_S, WELL_S
+from headwater.app.parts import (
+    FIRST_REST_S,
+    LONGEST_REST_S,
+    WELL_S,
+    Fault,
+    PartCounts,
+    PartState,
+)
 from headwater.kernel.failures import delay_s
 
 T = TypeVar("T")
@@ -79,42 +86,24 @@ class PartPlan(msgspec.Struct, frozen=True):
     processes: int | None
 
 
-class FoundFault(msgspec.Struct, frozen=True):
-    """One line of the list of what is wrong."""
-
-    text: str
-    fatal: bool
-
-
 class Checked(msgspec.Struct, tag=True, frozen=True):
     """From a process: what the application has, what is wrong with it, and its files."""
 
     parts: list[PartPlan]
-    faults: list[FoundFault]
+    faults: list[Fault]
     files: list[str]
-
-
-class PartReport(msgspec.Struct, frozen=True):
-    """What a process says of one part."""
-
-    name: str
-    status: str
-    done: int
-    failed: int
-    restarts: int
-    why: str | None = None
-    lag: int | None = None
-    stuck: int = 0
 
 
 class Report(msgspec.Struct, tag=True, frozen=True):
     """From a process, every second and soon after a change: its parts, and its bytes of memory.
 
-    ``trouble`` is why the store cannot be used, if the process looks for that.
+    ``lags`` says how much waits for some of the parts. ``trouble`` is why the store cannot be used,
+    if the process looks for that.
     """
 
-    parts: list[PartReport]
+    parts: list[PartState]
     memory: int
+    lags: dict[str, int | None] = {}
     trouble: str | None = None
 
 
@@ -204,7 +193,8 @@ class ChildProcess:
         self._lines = lines
         self._printed = b""
         self.checked: Checked | None = None
-        self.parts: dict[str, PartReport] = {}
+        self.parts: dict[str, PartState] = {}
+        self.lags: Mapping[str, int | None] = {}
         self.memory = 0
         self.trouble: str | None = None
         self.started = time.monotonic()
@@ -237,7 +227,7 @@ class ChildProcess:
         if pipe == self._news.pipe:
             for news in self._news.read():
                 if isinstance(news, Report):
-                    self.memory, self.trouble = news.memory, news.trouble
+                    self.memory, self.lags, self.trouble = news.memory, news.lags, news.trouble
                     self.parts = {part.name: part for part in news.parts}
                 else:
                     self.checked = news
@@ -319,7 +309,7 @@ class ProcessPlace:
 
     def replace_if_unfit(self, process: ChildProcess, memory: int, drain_ms: int) -> None:
         """Drain a process that has grown past its memory, or whose threads run past their time."""
-        stuck = [part.name for part in process.parts.values() if part.stuck]
+        stuck = [part.name for part in process.parts.values() if part.counts.stuck]
         if self._replaced_for is not None or not (stuck or 0 < memory < process.memory):
             return
         self._replaced_for = "stuck" if stuck else "memory"
@@ -383,47 +373,48 @@ class Totals:
     def __init__(self) -> None:
         self.known: Sequence[PartPlan] = ()
         self._lock = threading.Lock()
-        self._done: Counter[str] = Counter()
-        self._failed: Counter[str] = Counter()
+        self._counts: defaultdict[str, PartCounts] = defaultdict(PartCounts)
         self._restarts: Counter[str] = Counter()
 
     def plans(self, parts: Sequence[PartPlan]) -> None:
         """Learn which parts there are."""
         self.known = parts
 
-    def bury(self, reports: Mapping[str, PartReport]) -> None:
+    def bury(self, parts: Mapping[str, PartState]) -> None:
         """Keep what a process that has ended had done."""
         with self._lock:
-            for name, report in reports.items():
-                self._done[name] += report.done
-                self._failed[name] += report.failed
-                self._restarts[name] += report.restarts
+            for name, part in parts.items():
+                self._counts[name] = self._counts[name].plus(part.counts)
+                self._restarts[name] += part.restarts
 
     def restarted(self, names: Iterable[str]) -> None:
         """Count that a process of these parts died."""
         with self._lock:
             self._restarts.update(names)
 
-    def parts(self, processes: Sequence[Mapping[str, PartReport]]) -> list[PartTotal]:
+    def parts(self, processes: Sequence[ChildProcess]) -> list[PartTotal]:
         """Return the totals, with what living processes report."""
         with self._lock:
             return [self._total(plan, processes) for plan in self.known]
 
-    def _total(self, plan: PartPlan, processes: Sequence[Mapping[str, PartReport]]) -> PartTotal:
+    def _total(self, plan: PartPlan, processes: Sequence[ChildProcess]) -> PartTotal:
         name = plan.name
-        reports = [reports[name] for reports in processes if name in reports]
-        lags = [report.lag for report in reports if report.lag is not None]
+        states = [process.parts[name] for process in processes if name in process.parts]
+        lags = [lag for process in processes if (lag := process.lags.get(name)) is not None]
+        counts = self._counts[name]
+        for state in states:
+            counts = counts.plus(state.counts)
         return PartTotal(
             name,
             plan.kind,
             plan.object,
-            len(reports),
-            sum(report.status == "running" for report in reports),
-            self._done[name] + sum(report.done for report in reports),
-            self._failed[name] + sum(report.failed for report in reports),
-            self._restarts[name] + sum(report.restarts for report in reports),
+            len(states),
+            sum(state.status == "running" for state in states),
+            counts.done,
+            counts.failed,
+            self._restarts[name] + sum(state.restarts for state in states),
             max(lags, default=None),
-            next((report.why for report in reports if report.why), None),
+            next((state.why for state in states if state.why), None),
         )
 
 

@@ -207,17 +207,8 @@ class Runner:
 
     def _reports(self) -> list[ReportedPart]:
         return [
-            ReportedPart(
-                one.name,
-                one.kind,
-                one.object,
-                one.status,
-                one.counts.done,
-                one.counts.failed,
-                one.restarts,
-                why=one.why or "",
-            )
-            for one in self.states()
+            ReportedPart(*part[:4], *part.counts[:2], part.restarts, why=part.why or "")
+            for part in self.states()
         ]
 
     def _beat(self) -> None:

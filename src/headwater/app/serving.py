@@ -20,6 +20,7 @@ from headwater.app.parts import Fault, Part, Resources, SharedFile
 from headwater.app.supervisor import RunPlan, Supervisor
 from headwater.kernel.inputs import check_int
 from headwater.metrics.sampler import MAX_SERIES
+from headwater.serve.api.opening import ApiSettings
 from headwater.serve.console.service import Console
 from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import (
@@ -75,22 +76,19 @@ class ServedStore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     def server(self) -> StoreServer:
         """Return the server; raises InvalidInput for tokens or a certificate that cannot be."""
-        return StoreServer(
+        settings = ApiSettings(
             self.store,
-            self.http,
             Tokens() if self.tokens is None else TokenFile(self.tokens),
-            self.limits,
-            read_only=self.read_only,
-            requests_per_s=self.requests_per_s,
-            origins=self.origins,
-            tls=tls_context(self.tls_cert, self.tls_key),
-            resp=self.resp,
+            self.read_only,
+            self.requests_per_s,
+            self.origins,
             farm=self.farm,
             db=self.db,
-            front=Console,
             max_series=self.max_series,
             history=self.history,
         )
+        tls = tls_context(self.tls_cert, self.tls_key)
+        return StoreServer(settings, self.http, self.limits, tls, self.resp, Console)
 
 
 class ServedTimelines(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -17,14 +17,13 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.app.parts import FIRST_REST_S, LONGEST_REST_S
+from headwater.app.parts import FIRST_REST_S, LONGEST_REST_S, Fault
 from headwater.app.processes import (
     GRACE_S,
     Assign,
     Begin,
     Checked,
     ChildProcess,
-    FoundFault,
     Hurry,
     PartPlan,
     PartTotal,
@@ -105,7 +104,7 @@ class Supervisor:
     def parts(self) -> list[PartTotal]:
         """Return what all processes together say of each part; from any thread."""
         return self._totals.parts(
-            [place.process.parts for place in list(self._places) if place.process is not None]
+            [place.process for place in list(self._places) if place.process is not None]
         )
 
     def missing(self) -> str | None:
@@ -148,8 +147,8 @@ class Supervisor:
             finally:
                 self._end(process)
         if checked is None and process.code:
-            died = f"application: the process that checks it {how_it_ended(process.code)}"
-            return Checked([], [FoundFault(f"{died}; its output says why", fatal=True)], [])
+            died = f"the process that checks it {how_it_ended(process.code)}"
+            return Checked([], [Fault("application", f"{died}; its output says why")], [])
         return checked or Checked([], [], [])
 
     def stop(self) -> None:
@@ -172,7 +171,7 @@ class Supervisor:
         self._files.watch(checked.files, since_ns)
         if checked.faults:
             self._show_faults(checked)
-        if fatal := [fault.text for fault in checked.faults if fault.fatal]:
+        if fatal := [str(fault) for fault in checked.faults if fault.fatal]:
             self._end(first)
             if not self._plan.reload:
                 raise AppRefused(fatal)

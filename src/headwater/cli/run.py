@@ -248,4 +248,4 @@ def _answering(
 
 def _list_faults(checked: Checked) -> None:
     for fault in checked.faults:
-        output.warn(f"{'error' if fault.fatal else 'warning'}: {fault.text}")
+        output.warn(f"{'error' if fault.fatal else 'warning'}: {fault}")

@@ -13,15 +13,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import ssl
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
+
+from headwater.serve.limits import HttpLimits, RespLimits
+from headwater.serve.listening import ServerProcess
+from headwater.store.faults import Caller
 
 log = logging.getLogger("headwater.serve")
 
 SWEEP_S: Final = 1.0
 # Files and connections of the process itself.
 _OWN_FILES: Final = 200
+_BACKLOG: Final = 2048
 
 
 class Drainable(Protocol):
@@ -201,6 +207,86 @@ class HeldBytes:
 
 def _sheddable(connection: Drainable) -> int:
     return connection.sheddable_bytes
+
+
+class ClientConnection(asyncio.Protocol):
+    """What connections have in common: their transport, what they hold, how replies are taken."""
+
+    def __init__(self, all_open: OpenConnections) -> None:
+        self._all_open = all_open
+        self._caller = Caller()
+        self._transport: asyncio.Transport | None = None
+        self._paused = self._full = False
+        # Nothing is taken behind what is under way, or behind what has arrived.
+        self._ending = self._no_more = False
+        self._held = HeldBytes(all_open)
+        # When the first byte came of what has not arrived whole.
+        self._begun_at = 0.0
+        # Of replies: bytes written in all, and how many of them had to be taken since when.
+        self._written = self._to_take = 0
+        self._to_take_since = 0.0
+
+    @property
+    def _closes_one_side(self) -> bool:
+        """Whether its client may go on to read when it sends no more: TLS is closed as a whole."""
+        transport = self._transport
+        return transport is not None and transport.get_extra_info("sslcontext") is None
+
+    def _pause(self) -> None:
+        if self._transport is not None and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _overdue(self, unsent: int, now: float, limit_ms: int) -> bool:
+        """Return whether a client has not taken for so long what was written for it by then."""
+        if unsent and self._written - unsent < self._to_take:
+            return (now - self._to_take_since) * 1000 > limit_ms
+        if unsent:
+            self._to_take, self._to_take_since = self._written, now
+        return False
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def serve_connections(
+    process: ServerProcess,
+    limits: HttpLimits | RespLimits,
+    connection: Callable[[OpenConnections], asyncio.Protocol],
+    tls: ssl.SSLContext | None,
+    handshake_ms: int,
+    changed: Callable[[int], None],
+    stopping: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve clients until the process is told to stop.
+
+    What has begun by then is still answered, if it is complete and its answer is taken within
+    ``limits.drain_ms``; ``stopping`` is called when that time begins. ``changed`` is called with 1
+    and -1 when a connection is opened and closed.
+    """
+    loop = asyncio.get_running_loop()
+    all_open = OpenConnections(
+        allowed_connections(limits.max_connections, limits.max_anonymous),
+        limits.max_anonymous,
+        limits.max_buffered,
+        changed,
+    )
+    server = await loop.create_server(
+        lambda: connection(all_open),
+        sock=process.bound,
+        backlog=_BACKLOG,
+        ssl=tls,
+        ssl_handshake_timeout=handshake_ms / 1000 if tls else None,
+    )
+    sweeping = loop.create_task(all_open.sweep())
+    process.ready()
+    await process.stop.wait()
+    server.close()
+    sweeping.cancel()
+    stopping()
+    await all_open.drain(limits.drain_ms / 1000)
 
 
 def allowed_connections(wanted: int, anonymous: int) -> int:

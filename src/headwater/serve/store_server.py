@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from headwater.aio_client import AsyncHeadwater, connect
+from headwater.aio_client import connect
 from headwater.errors import InvalidInput
 from headwater.kernel.failures import START_MS
 from headwater.kernel.instrument import also_installed
 from headwater.metrics.operations import OperationMetrics, shared_counts
-from headwater.metrics.sampler import MAX_SERIES
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.api.service import ApiService
 from headwater.serve.batching import StreamWrites
@@ -27,8 +26,6 @@ from headwater.serve.limits import HttpLimits, RespLimits
 from headwater.serve.listening import ListenAddress, ServerProcess, is_loopback, url_of
 from headwater.serve.resp.connection import serve_resp
 from headwater.serve.resp.door import Door
-from headwater.serve.tokens import Tokens
-from headwater.timeline.farm.aio_farm import AsyncFarm
 
 log = logging.getLogger("headwater.serve")
 
@@ -42,42 +39,17 @@ class RespListening(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreServer:
-    """A server of a store: where it listens, and what it accepts.
+    """A server of a store: what it serves, where it listens, and what it accepts.
 
-    ``requests_per_s`` is what each token may ask for of each process; 0 is no limit. Browsers let
-    pages of the ``origins`` ask. With ``resp``, clients of Redis are served there, too. The
-    ``farm`` has the timelines, ``db`` the outbox and the positions of its consumers. ``history`` is
-    how many series are kept in the store for the console.
+    With ``resp``, clients of Redis are served there, too. ``front`` is served in front of the API.
     """
 
-    store_url: str | None
+    settings: ApiSettings
     address: ListenAddress
-    tokens: Tokens
     limits: HttpLimits
-    read_only: bool = False
-    requests_per_s: int = 0
-    origins: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
     resp: RespListening | None = None
-    farm: str | None = None
-    db: str | None = None
     front: Callable[[ApiService], Handler] = lambda service: service
-    max_series: int = MAX_SERIES
-    history: int = 0
-
-    @property
-    def _settings(self) -> ApiSettings:
-        return ApiSettings(
-            self.store_url,
-            self.tokens,
-            self.read_only,
-            self.requests_per_s,
-            self.origins,
-            farm=self.farm,
-            db=self.db,
-            max_series=self.max_series,
-            history=self.history,
-        )
 
     @property
     def drain_ms(self) -> int:
@@ -92,10 +64,15 @@ class StoreServer:
         """
         doors = [self.address] if self.resp is None else [self.address, self.resp.address]
         for address in doors:
-            address.check(self.tokens)
-        self._settings.check()
-        if self.tls is None:
-            self._warn_of_clear_text()
+            address.check(self.settings.tokens)
+        self.settings.check()
+        wide = [address.host for address in doors if not is_loopback(address.host)]
+        if self.tls is None and wide:
+            log.warning(
+                "tokens and messages travel in clear text to %s; use --tls-cert and --tls-key, or "
+                "a proxy that speaks TLS",
+                " and ".join(dict.fromkeys(wide)),
+            )
         return [address.bind() for address in doors]
 
     def urls(self, sockets: Sequence[socket.socket]) -> list[str]:
@@ -103,69 +80,34 @@ class StoreServer:
         schemes = ("https", "rediss") if self.tls else ("http", "redis")
         return [url_of(bound, scheme) for bound, scheme in zip(sockets, schemes, strict=False)]
 
-    def _warn_of_clear_text(self) -> None:
-        doors = (self.address,) if self.resp is None else (self.address, self.resp.address)
-        wide = [one.host for one in doors if not is_loopback(one.host)]
-        if wide:
-            log.warning(
-                "tokens and messages travel in clear text to %s; use --tls-cert and --tls-key, or "
-                "a proxy that speaks TLS",
-                " and ".join(dict.fromkeys(wide)),
-            )
-
     async def serve(self, process: ServerProcess) -> None:
         """Serve in one process, until it is told to stop; all processes share their counts."""
         counts = shared_counts(process.processes, process.counts)
         metrics = OperationMetrics(counts, process.number)
+        settings = self.settings
         with also_installed(metrics):
             async with (
-                connect(self.store_url, wait_ms=START_MS) as hw,
-                open_farm(self.farm) as farm,
+                connect(settings.store_url, wait_ms=START_MS) as hw,
+                open_farm(settings.farm) as farm,
                 asyncio.TaskGroup() as serving,
             ):
                 # Both doors add to the same batches.
                 writes = StreamWrites(hw)
                 if self.resp is not None:
-                    resp_listens = asyncio.Event()
-                    door = process._replace(bound=process.also[0], ready=resp_listens.set)
-                    serving.create_task(
-                        self._serve_resp(door, hw, writes, farm, metrics, self.resp.limits)
+                    tokens, limits = settings.tokens, self.resp.limits
+                    door = Door(
+                        hw, writes, tokens, limits, farm, settings.read_only, metrics.change
                     )
-                    await resp_listens.wait()
-                await self._serve_http(process, hw, writes, metrics, farm)
-
-    async def _serve_resp(
-        self,
-        process: ServerProcess,
-        hw: AsyncHeadwater,
-        writes: StreamWrites,
-        farm: AsyncFarm | None,
-        metrics: OperationMetrics,
-        limits: RespLimits,
-    ) -> None:
-        door = Door(
-            hw,
-            writes,
-            self.tokens,
-            limits,
-            farm,
-            read_only=self.read_only,
-            change=metrics.change,
-        )
-        await serve_resp(process, door, self.tls)
-
-    async def _serve_http(
-        self,
-        process: ServerProcess,
-        hw: AsyncHeadwater,
-        writes: StreamWrites,
-        metrics: OperationMetrics,
-        farm: AsyncFarm | None,
-    ) -> None:
-        async with open_api(self._settings, hw, writes, metrics, farm) as service:
-            handler = self.front(service)
-            opened = partial(metrics.change, "http_connections")
-            await serve_http(process, handler, self.limits, self.tls, service.drain, opened)
+                    listens = asyncio.Event()
+                    at = process._replace(bound=process.also[0], ready=listens.set)
+                    serving.create_task(serve_resp(at, door, self.tls))
+                    await listens.wait()
+                async with open_api(settings, hw, writes, metrics, farm) as service:
+                    handler = self.front(service)
+                    changed = partial(metrics.change, "http_connections")
+                    await serve_http(
+                        process, handler, self.limits, self.tls, service.drain, changed
+                    )
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

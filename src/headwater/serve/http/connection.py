@@ -13,11 +13,10 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-from headwater.serve.connections import HeldBytes, OpenConnections, allowed_connections
+from headwater.serve.connections import ClientConnection, OpenConnections, serve_connections
 from headwater.serve.http.messages import (
     Admitted,
     Handler,
@@ -31,28 +30,6 @@ from headwater.serve.http.parsing import PIECE_BYTES, RequestParser
 from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import ServerProcess
 from headwater.serve.tokens import digest_of
-from headwater.store.faults import Caller
-
-
-class Taking:
-    """Watches that what is written to a client is taken; ``written`` counts all bytes of it."""
-
-    __slots__ = ("_since", "_to_take", "written")
-
-    def __init__(self) -> None:
-        self.written = 0
-        # How many bytes had to be taken, and since when.
-        self._to_take = 0
-        self._since = 0.0
-
-    def overdue(self, unsent: int, now: float, limit_ms: int) -> bool:
-        """Return whether a client has not taken for so long what was written for it by then."""
-        if unsent and self.written - unsent < self._to_take:
-            return (now - self._since) * 1000 > limit_ms
-        if unsent:
-            self._to_take, self._since = self.written, now
-        return False
-
 
 log = logging.getLogger("headwater.serve")
 
@@ -149,34 +126,26 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOTHING: Final = memoryview(b"")
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(ClientConnection):
     """One connection."""
 
     def __init__(self, all_open: OpenConnections, handler: Handler, limits: HttpLimits) -> None:
+        super().__init__(all_open)
         self._handler = handler
         self._limits = limits
-        self._all_open = all_open
         self._known = not handler.needs_token
         admit = handler.admit if self._known else self._admit
-        self._caller = Caller()
         self._parser = RequestParser(limits, admit, handler.headers, self._caller)
-        self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
         # Ends the work of the request, and sends its reply, where those are to be ended.
         self._cancel: Callable[[], Any] | None = None
         self._pump: ReplyPump | None = None
         # What arrived and is not parsed yet, since a request is under way.
         self._ahead = _NOTHING
-        self._paused = self._full = False
-        # No request is taken behind the present one, or behind what has arrived.
-        self._ending = self._no_more = False
         # When the time of a client that was refused is over, and what it sent since.
         self._lingers_until = 0.0
         self._discarded = 0
-        self._held = HeldBytes(all_open)
         self._idle_since = time.monotonic()
-        self._begun_at = 0.0
-        self._taking = Taking()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a place among the open connections, or answer that there is none."""
@@ -225,10 +194,8 @@ class HttpConnection(asyncio.Protocol):
         if not self._ending:
             self._go_on()
         waits = self._cancel is not None and (self._pump is None or self._pump.endless)
-        # TLS cannot be closed on one side only.
-        tls = self._transport is None or self._transport.get_extra_info("sslcontext") is not None
         under_way = self._request or self._ahead or self._parser.requests
-        return bool(under_way) and not (waits or tls)
+        return bool(under_way) and not waits and self._closes_one_side
 
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read."""
@@ -244,11 +211,6 @@ class HttpConnection(asyncio.Protocol):
         if self._pump is not None:
             self._pump.resume()
         self._go_on_reading()
-
-    def _pause(self) -> None:
-        if self._transport is not None and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
 
     def _resume(self) -> None:
         waits = self._full or self._parser.requests or self._ahead
@@ -372,7 +334,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
-            self._taking.written += len(data)
+            self._written += len(data)
             self._transport.write(data)
 
     def _go_on_reading(self) -> None:
@@ -447,7 +409,7 @@ class HttpConnection(asyncio.Protocol):
                 self.abort()
             return
         unsent = transport.get_write_buffer_size()
-        if self._taking.overdue(unsent, now, limits.reply_ms):
+        if self._overdue(unsent, now, limits.reply_ms):
             self.abort()
             return
         if self._held.bytes or unsent:
@@ -472,14 +434,6 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None and not (self._request or has_more):
             self._transport.close()
 
-    def abort(self) -> None:
-        """Close at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-
-_BACKLOG: Final = 2048
-
 
 async def serve_http(
     process: ServerProcess,
@@ -489,29 +443,9 @@ async def serve_http(
     stopping: Callable[[], None] = lambda: None,
     changed: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Answer requests until the process is told to stop.
+    """Answer requests until the process is told to stop; see serve_connections."""
 
-    Requests that have begun by then are still answered, if they are complete and their answers are
-    taken within ``limits.drain_ms``; ``stopping`` is called when that time begins.
-    ``changed`` is called with 1 and -1 when a connection is opened and closed.
-    """
-    loop = asyncio.get_running_loop()
-    allowed = allowed_connections(limits.max_connections, limits.max_anonymous)
-    limits = replace(limits, max_connections=allowed)
-    connections = OpenConnections(
-        limits.max_connections, limits.max_anonymous, limits.max_buffered, changed
-    )
-    server = await loop.create_server(
-        lambda: HttpConnection(connections, handler, limits),
-        sock=process.bound,
-        backlog=_BACKLOG,
-        ssl=tls,
-        ssl_handshake_timeout=limits.head_ms / 1000 if tls else None,
-    )
-    sweeping = loop.create_task(connections.sweep())
-    process.ready()
-    await process.stop.wait()
-    server.close()
-    sweeping.cancel()
-    stopping()
-    await connections.drain(limits.drain_ms / 1000)
+    def connection(all_open: OpenConnections) -> HttpConnection:
+        return HttpConnection(all_open, handler, limits)
+
+    await serve_connections(process, limits, connection, tls, limits.head_ms, changed, stopping)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from headwater.serve.batching import MOST_BYTES, MOST_ITEMS
-from headwater.serve.connections import HeldBytes, OpenConnections, allowed_connections
+from headwater.serve.connections import ClientConnection, OpenConnections, serve_connections
 from headwater.serve.limits import ANONYMOUS
 from headwater.serve.listening import ServerProcess
 from headwater.serve.resp.commands import Write
@@ -25,7 +25,7 @@ from headwater.serve.resp.door import NOT_KNOWN, Door, RespSession
 from headwater.serve.resp.parsing import CommandParser
 from headwater.serve.resp.replies import ErrorReply, encode_reply, error_reply
 from headwater.serve.resp.table import call_command, find_command, refusal
-from headwater.store.faults import Caller, CallerGone, call_for
+from headwater.store.faults import CallerGone, call_for
 
 
 def gather_writes(
@@ -60,34 +60,20 @@ _MOST_AHEAD_BYTES: Final = 256 << 10
 _MOST_ANONYMOUS_BYTES: Final = 1 << 20
 
 
-class RespConnection(asyncio.Protocol):
+class RespConnection(ClientConnection):
     """One connection."""
 
-    __slots__ = (
-        "_ahead", "_all_open", "_begun_at", "_busy", "_caller", "_door", "_ending", "_full",
-        "_held", "_no_more", "_parser", "_paused", "_session", "_task", "_to_take",
-        "_to_take_since", "_transport", "_written",
-    )  # fmt: skip
-
     def __init__(self, all_open: OpenConnections, door: Door) -> None:
-        self._all_open = all_open
+        super().__init__(all_open)
         self._door = door
         known = not door.tokens.required
         self._parser = CommandParser(door.limits.known if known else ANONYMOUS)
         self._session = RespSession(door, next(door.numbers), "")
-        self._caller = Caller()
-        self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         # A command is under way; those behind it wait.
         self._busy = False
         # A command that was looked at while the one before was begun.
         self._ahead: list[bytes] | None = None
-        self._paused = self._full = self._ending = self._no_more = False
-        self._held = HeldBytes(all_open)
-        self._begun_at = 0.0
-        # Of replies: bytes written in all, and how many of them had to be taken since when.
-        self._written = self._to_take = 0
-        self._to_take_since = 0.0
 
     # What asyncio calls
 
@@ -139,9 +125,7 @@ class RespConnection(asyncio.Protocol):
         # It may be gone altogether: what cannot be sent to the store soon is given up.
         self._caller.gone = True
         self._go_on()
-        # TLS cannot be closed on one side only.
-        tls = self._transport is None or self._transport.get_extra_info("sslcontext") is not None
-        return not (self._ending or self._session.blocked or tls)
+        return self._closes_one_side and not (self._ending or self._session.blocked)
 
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read."""
@@ -152,11 +136,6 @@ class RespConnection(asyncio.Protocol):
         """Go on with the commands of a client that reads again."""
         self._full = False
         self._go_on()
-
-    def _pause(self) -> None:
-        if self._transport is not None and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
 
     def _resume(self) -> None:
         if self._paused and not self._full and not self._busy and self._transport is not None:
@@ -358,12 +337,9 @@ class RespConnection(asyncio.Protocol):
         if transport is None:
             return
         unsent = transport.get_write_buffer_size()
-        if unsent and self._written - unsent < self._to_take:
-            if (now - self._to_take_since) * 1000 > limits.reply_ms:
-                self.abort()
-                return
-        elif unsent:
-            self._to_take, self._to_take_since = self._written, now
+        if self._overdue(unsent, now, limits.reply_ms):
+            self.abort()
+            return
         if self._held.bytes or unsent:
             self._count_held()
         if self._session.blocked and self._task is not None:
@@ -390,39 +366,15 @@ class RespConnection(asyncio.Protocol):
         elif not self._busy:
             self._transport.close()
 
-    def abort(self) -> None:
-        """Close at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-
-_BACKLOG: Final = 2048
-
 
 async def serve_resp(process: ServerProcess, door: Door, tls: ssl.SSLContext | None = None) -> None:
     """Answer commands until the process is told to stop.
 
-    A command that has begun by then is still answered, if that takes no longer than ``drain_ms`` of
-    the limits; blocked readers are disconnected at once.
+    Blocked readers are disconnected at once then; see serve_connections.
     """
-    loop = asyncio.get_running_loop()
-    limits = door.limits
-    connections = OpenConnections(
-        allowed_connections(limits.max_connections, limits.max_anonymous),
-        limits.max_anonymous,
-        limits.max_buffered,
-        partial(door.change, "resp_connections"),
-    )
-    server = await loop.create_server(
-        lambda: RespConnection(connections, door),
-        sock=process.bound,
-        backlog=_BACKLOG,
-        ssl=tls,
-        ssl_handshake_timeout=limits.hello_ms / 1000 if tls else None,
-    )
-    sweeping = loop.create_task(connections.sweep())
-    process.ready()
-    await process.stop.wait()
-    server.close()
-    sweeping.cancel()
-    await connections.drain(limits.drain_ms / 1000)
+    limits, changed = door.limits, partial(door.change, "resp_connections")
+
+    def connection(all_open: OpenConnections) -> RespConnection:
+        return RespConnection(all_open, door)
+
+    await serve_connections(process, limits, connection, tls, limits.hello_ms, changed)

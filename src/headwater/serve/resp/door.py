@@ -42,7 +42,6 @@ class Door:
         tokens: Tokens,
         limits: RespLimits,
         farm: AsyncFarm | None = None,
-        *,
         read_only: bool = False,
         change: Callable[[str, int], None] = lambda _name, _n: None,
     ) -> None:
