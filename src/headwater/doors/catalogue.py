@@ -160,6 +160,12 @@ class Declared:
         text = (inspect.getdoc(self.method) or "").partition("\n\n")[0]
         return text.replace("``", "").replace("\n", " ")
 
+    @property
+    def checks(self) -> bool:
+        """Whether the address is checked before; one that is removed itself need not be there."""
+        own = self.row.must and len(self.kind.keys) == 1
+        return self.kind.check is not None and not own
+
     def is_in(self, door: str) -> bool:
         """Return whether a door is derived for it: it is not absent or written by hand."""
         return door not in self.row.absent and door not in self.row.override

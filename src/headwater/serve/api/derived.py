@@ -87,7 +87,7 @@ def _route(operation: Declared, look: Look) -> Route:
             convert = _MEANT.get(parameter.says.shape)
             given[parameter.called] = value if convert is None else convert(value)
         given |= zip(operation.in_path, call.names[len(operation.kind.keys) :], strict=True)
-        target = await opened(call, operation.kind, check=not operation.row.must)
+        target = await opened(call, operation.kind, check=operation.checks)
         if operation.row.known and await getattr(target, operation.kind.state)() is None:
             raise operation.kind.unknown(*call.names)
         return reply(operation, call.names, await operation.call(target, given))

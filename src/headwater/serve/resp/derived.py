@@ -73,7 +73,7 @@ def _command(operation: Declared, look: Look) -> RespCommand:
             given[one.called] = _values(one, arguments.rest(), name)
         arguments.end()
         client = session.door.client
-        if kind.check is not None and not operation.row.must:
+        if operation.checks and kind.check is not None:
             await client.store.run(kind.check(*names))
         if shared:
             target = session.door.opened(kind, *names)

@@ -1,0 +1,230 @@
+"""A declared operation as each door is asked for it, spelled here a second time by the rules.
+
+The rules are those of the reference pages; nothing of the derivers is used, which this holds to
+account. ``given`` has the values of parameters as the library takes them, by their names in doors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import quote, urlencode
+
+import hiredis
+import msgspec
+
+from headwater.doors.catalogue import Declared, Parameter
+from headwater.doors.replies import reply
+from headwater.kernel.declaring import Spelling
+from headwater.serve.resp.derived import spelled_reply
+from headwater.serve.resp.replies import encode_reply
+from tests.support.api import ApiServer
+from tests.support.commands import run
+from tests.support.resp import RespServer
+
+Given = Mapping[str, Any]
+_OF_TIME: Final = re.compile(
+    r"(?!max_|backoff|longest_|marker|ack_|every_).*_ms|.*_per_s|(tail_)?bytes|waits|by"
+)
+# Behind the others in RESP, as any number of words.
+_REST: Final = (
+    Spelling.OFFSETS,
+    Spelling.OFFSETS_BY_PARTITION,
+    Spelling.POSITION_BY_PARTITION,
+    Spelling.TEXTS,
+    Spelling.MEMBERS,
+    Spelling.SCORES,
+)
+
+
+class Asked(Exception):
+    """A door has refused what it was asked for."""
+
+
+class AnyDoor(Protocol):
+    """A door to the store."""
+
+    def ask(self, operation: Declared, names: Sequence[str], given: Given) -> Any:
+        """Return what is answered, as JSON has it; raises Asked."""
+
+    def answer(self, operation: Declared, names: Sequence[str], value: Any) -> Any:
+        """Return what has to be answered for a result of the library."""
+
+
+def words_of(parameter: Parameter, value: Any) -> list[str]:
+    """Return a value as commands are given it, in RESP and in the command line."""
+    match parameter.says.shape:
+        case Spelling.OFFSETS:
+            return [_span(offset) for offset in value]
+        case Spelling.OFFSETS_BY_PARTITION:
+            return [f"{at}:{_span(offset)}" for at, spans in value.items() for offset in spans]
+        case Spelling.POSITION_BY_PARTITION if isinstance(value, dict):
+            return [f"{at}:{offset}" for at, offset in value.items()]
+        case Spelling.SCORES:
+            return [word for member, score in value.items() for word in (str(score), member)]
+        case Spelling.TEXTS | Spelling.MEMBERS:
+            return list(value)
+    return [str(value)]
+
+
+def _span(offset: Any) -> str:
+    return f"{offset[0]}-{offset[1]}" if isinstance(offset, tuple) else str(offset)
+
+
+def in_json(parameter: Parameter, value: Any) -> Any:
+    """Return a value as a field of JSON."""
+
+    def spans(offsets: list[Any]) -> list[Any]:
+        return [
+            {"first": one[0], "last": one[1]} if isinstance(one, tuple) else one for one in offsets
+        ]
+
+    match parameter.says.shape:
+        case Spelling.OFFSETS:
+            return spans(value)
+        case Spelling.OFFSETS_BY_PARTITION:
+            return {str(at): spans(offsets) for at, offsets in value.items()}
+        case Spelling.MEMBERS:
+            return [{"member": member} for member in value]
+        case Spelling.SCORES:
+            return [{"member": member, "score": score} for member, score in value.items()]
+    return value
+
+
+class HttpDoor:
+    """Requests: the address and what names a part of it are in the path, the rest is the body."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._client = server.client()
+
+    def ask(self, operation: Declared, names: Sequence[str], given: Given) -> Any:
+        """Send a request."""
+        method, _, end = (operation.row.http or f"POST {operation.verb}").partition(" ")
+        path = f"{operation.kind.path}/{end}".rstrip("/")
+        for key, name in {**dict(zip(operation.kind.keys, names, strict=True)), **given}.items():
+            path = path.replace(f"{{{key}}}", quote(str(name), safe=""))
+        sent = {
+            one.called: in_json(one, given[one.called])
+            for one in operation.parameters
+            if one.called in given and one.called not in operation.in_path
+        }
+        if method in ("GET", "DELETE"):
+            query = urlencode({name: str(value).lower() for name, value in sent.items()})
+            answer = self._client.ask(method, f"{path}?{query}" if query else path)
+        else:
+            answer = self._client.ask(method, path, sent)
+        if answer.status >= 400:
+            raise Asked(answer.status, answer.body["title"])
+        assert answer.status == 200
+        return answer.body
+
+    def answer(self, operation: Declared, names: Sequence[str], value: Any) -> Any:
+        """Return the record of the operation."""
+        return json.loads(reply(operation, names, value).to_json())
+
+
+class CommandLine:
+    """Commands: what has to be given is an argument, what has a default or a name is an option."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def ask(self, operation: Declared, names: Sequence[str], given: Given) -> Any:
+        """Run a command."""
+        row, arguments, options = operation.row, list[str](), list[str]()
+        for one in operation.parameters:
+            if one.called not in given:
+                continue
+            value = given[one.called]
+            if one.required and not one.keyword:
+                arguments += words_of(one, value)
+            else:
+                # A word turns a flag off that is on by default.
+                option = f"--{one.says.word.lower()}" if value is False else one.option
+                options += [option, *([] if isinstance(value, bool) else words_of(one, value))]
+        command = row.command or operation.verb.replace("_", "-")
+        if row.asks:
+            options.append("--yes")
+        words = [*operation.kind.command.split(), command, *names, *arguments, *options, "--json"]
+        answer = run(self._url, *words)
+        if answer.code:
+            raise Asked(answer.code, answer.err)
+        return answer.row
+
+    def answer(self, operation: Declared, names: Sequence[str], value: Any) -> Any:
+        """Return the record of the operation."""
+        return json.loads(reply(operation, names, value).to_json())
+
+
+class RespDoor:
+    """Commands: the address, what has to be given, options by word, and what may be many."""
+
+    def __init__(self, server: RespServer) -> None:
+        self._client = server.raw()
+        self._client.ask("HELLO", "3")
+
+    def ask(self, operation: Declared, names: Sequence[str], given: Given) -> Any:
+        """Send a command."""
+        name = operation.row.resp or operation.kind.letters + operation.verb.replace("_", "")
+        needed, options, rest = list[str](), list[str](), list[str]()
+        for one in operation.parameters:
+            if one.called not in given:
+                continue
+            value, words = given[one.called], words_of(one, given[one.called])
+            if one.says.shape in _REST:
+                rest += words
+            elif one.required:
+                needed += words
+            else:
+                word = one.says.word or one.called.removesuffix("_ms").replace("_", "").upper()
+                options += [word, *([] if isinstance(value, bool) else words)]
+        if operation.records and not options:
+            options = ["OFF"]
+        answer = self._client.ask(name.upper(), *names, *needed, *options, *rest)
+        if isinstance(answer, hiredis.ReplyError):
+            raise Asked(*str(answer).split(" ", 1))
+        return _plain(answer)
+
+    def answer(self, operation: Declared, names: Sequence[str], value: Any) -> Any:  # noqa: ARG002
+        """Return the result itself; nothing is 1 if it has a name, else OK."""
+        if operation.returns is None:
+            return 1 if operation.row.result else "OK"
+        reader = hiredis.Reader()
+        reader.feed(encode_reply(spelled_reply(value), 3))
+        return _plain(reader.gets())
+
+
+def _plain(answer: Any) -> Any:
+    if isinstance(answer, bytes):
+        return answer.decode()
+    if isinstance(answer, dict):
+        return {_plain(name): _plain(value) for name, value in answer.items()}
+    return [_plain(item) for item in answer] if isinstance(answer, list) else answer
+
+
+def alike(answer: Any, name: str) -> Any:
+    """Return an answer without what differs between two objects of the same history."""
+    text = json.dumps(_timeless(answer), default=str, sort_keys=True).replace(name, "NAME")
+    return re.sub(r"\b1[67]\d{11}\b(-\d+)?", "TIME", text)
+
+
+def _timeless(value: Any) -> Any:
+    """Return a record as a mapping, without ages, rates, and sizes, in which times are spelled."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    elif is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {
+            str(name): _timeless(item)
+            for name, item in value.items()
+            if not _OF_TIME.fullmatch(str(name).replace("-", "_"))
+        }
+    if isinstance(value, list | tuple):
+        return [_timeless(item) for item in value]
+    return value
