@@ -17,10 +17,11 @@ import redis
 from headwater import Headwater, UnknownGroup
 from headwater.ick import scrubbing as ick_scrubbing
 from headwater.ick.keys import shard_key
-from headwater.log import group_scrubbing, scrubbing
+from headwater.log import scrubbing as log_scrubbing
 from headwater.log.keys import group_key, stream_key
 from headwater.queue import scrubbing as queue_scrubbing
 from headwater.queue.keys import queue_key
+from headwater.store import scrubbing as store_scrubbing
 from tests.support.entries import entries
 from tests.support.groups import FAR
 from tests.support.scrubbed import Break, assert_found_and_repaired, assert_sound
@@ -179,8 +180,7 @@ ROUNDS = 3 if "HEADWATER_LONG" in os.environ else 1
 )
 def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read objects in pages of this size; small ones take many calls for every object."""
-    rooms = (scrubbing, scrubbing, group_scrubbing, queue_scrubbing, ick_scrubbing)
-    for room in rooms:
+    for room in (store_scrubbing, log_scrubbing, queue_scrubbing, ick_scrubbing):
         monkeypatch.setattr(room, "PAGE", request.param)
 
 

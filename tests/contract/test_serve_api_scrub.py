@@ -20,6 +20,8 @@ PATH = "/v1/store/scrub"
 @pytest.fixture(scope="module")
 def store() -> Iterator[Server]:
     with Server() as server:
+        with headwater.connect(server.url) as hw:
+            hw.stream("rides").write("t", b"v")
         yield server
 
 

@@ -4,7 +4,7 @@ Each data type knows what must be true of its objects. Its checks are generators
 that the caller can pause between two of them, and stop after any. They work on a store that is in
 use, and raise no false alarm:
 
-- what is compared is read by one call, as one step (``read``), and each call is short;
+- what is compared is read by one call, as one step (``Subject.read``), and each call is short;
 - a sum over more than one call can show counts that never stood together. It is reported only
   when it was read twice, and nothing of it had changed in between (``settled``).
 
@@ -15,10 +15,11 @@ makes it in one step, or not at all when the object was changed since it was rea
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from zlib import crc32
 
 from headwater.errors import InvalidInput, StoreError, UnreadableNode
 from headwater.store.call import Argument, Call, Key, Operation
@@ -32,6 +33,8 @@ Kind: TypeAlias = StoreKind | Literal["archive", "timeline"]
 Command: TypeAlias = tuple[Argument, ...]
 # Checks of an object: operations to run, in order; each is sent what the one before it returned.
 Checks: TypeAlias = Generator[Operation[Any], Any, T]
+# Is given the rows of a page, and replies to more commands.
+Visit: TypeAlias = Callable[..., Checks[None] | None]
 
 # How many rows are read by one call, so that none takes long.
 PAGE: Final = 200
@@ -126,23 +129,6 @@ class ScrubLedger:
         self._noted.add(defect)
         self.defects.append(defect)
 
-    def wrong_types(self, commands: Sequence[Command], replies: Sequence[Any]) -> bool:
-        """Note each key that is of another type than the command takes; returns whether one is."""
-        wrong = {
-            command[1]: (command[0], reply)
-            for command, reply in zip(commands, replies, strict=True)
-            if isinstance(reply, Exception)
-        }
-        for key, (verb, reply) in wrong.items():
-            self.found(
-                f"key {shown(key)}",
-                f"a key that {shown(verb)} can read",
-                str(reply),
-                "find out who wrote it; rename it, so that nothing of it is lost, and restore the "
-                "object from a backup",
-            )
-        return bool(wrong)
-
     def add(self, other: ScrubLedger) -> None:
         """Add what another ledger has."""
         self.objects += other.objects
@@ -157,20 +143,82 @@ class ScrubLedger:
         self.unsettled.append(f"{self.kind} {self.name}")
 
 
-def read(
-    ledger: ScrubLedger, key: Key, *commands: Command, also: tuple[Key, ...] = ()
-) -> Operation[list[Any]]:
-    """Run commands that only read the keys of one object, as one step; returns their replies.
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The object that is checked: the key of its calls, and the ledger that gets its defects."""
 
-    An error takes the place of a reply where a key has another type or a value another form.
-    ``also`` is as in a Call.
-    """
-    words: list[Argument] = []
-    for command in commands:
-        words += [len(command), *command]
-    replies: list[Any] = yield Call("hw_scrub_read", key, tuple(words), read_only=True, also=also)
-    ledger.bytes += size_of(replies)
-    return replies
+    key: Key
+    ledger: ScrubLedger
+    also: tuple[Key, ...] = ()
+
+    def read(self, *commands: Command) -> Operation[list[Any]]:
+        """Run commands that only read the keys of the object, as one step; returns their replies.
+
+        An error takes the place of a reply where a key has another type or a value another form.
+        """
+        words = tuple(word for command in commands for word in (len(command), *command))
+        call = Call("hw_scrub_read", self.key, words, read_only=True, also=self.also)
+        replies: list[Any] = yield call
+        self.ledger.bytes += size_of(replies)
+        return replies
+
+    def look(self, *commands: Command) -> Checks[list[Any] | None]:
+        """Read; returns None, with a defect for each, when keys are of other types."""
+        replies = yield self.read(*commands)
+        wrong = {
+            command[1]: (command[0], reply)
+            for command, reply in zip(commands, replies, strict=True)
+            if isinstance(reply, Exception)
+        }
+        for key, (verb, reply) in wrong.items():
+            self.found(
+                f"key {shown(key)}", f"a key that {shown(verb)} can read", reply, OVERWRITTEN
+            )
+        return None if wrong else replies
+
+    def walk(
+        self, verb: str, key: Argument, visit: Visit, *more: Command, count: int | None = None
+    ) -> Checks[None]:
+        """Visit a hash, a sorted set or a list, page by page, with the replies to more commands.
+
+        A page and these replies are read as one step.
+        """
+        cursor, start, count = b"0", 0, count or PAGE
+        while True:
+            scan = verb.endswith("SCAN")
+            span = (cursor, "COUNT", count) if scan else (start, start + count - 1)
+            replies = yield from self.look((verb, key, *span), *more)
+            if replies is None:
+                return
+            page, *rest = replies
+            start += count
+            if scan:
+                cursor, page = page
+            if (checks := visit(page, *rest)) is not None:
+                yield from checks
+            if cursor == b"0" if scan else len(page) < count:
+                return
+
+    def found(self, place: str, expected: object, found: object, cure: str) -> None:
+        """Note a defect that nothing here repairs."""
+        self.ledger.found(place, expected, found, cure)
+
+    def mend(
+        self,
+        place: str,
+        expected: object,
+        found: object,
+        what: str,
+        seen: Iterable[tuple[Command, Any]],
+        *changes: Command,
+    ) -> None:
+        """Note a defect with its repair: changes, made while all commands reply as was seen."""
+        repair = Repair(what, self.key, tuple(seen), changes, self.also)
+        self.ledger.found(place, expected, found, repair=repair)
+
+    def nobodys(self, key: bytes, expected: str, found: str) -> None:
+        """Note a key that this release has not made."""
+        self.found(f"key {shown(key)}", expected, found, NOBODYS)
 
 
 def apply(repair: Repair) -> Operation[bool]:
@@ -260,25 +308,100 @@ class Sweep(NamedTuple):
         return tuple(s - c for s, c in zip(self.sums, self.counted, strict=True))
 
 
-def settled(ledger: ScrubLedger, sweep: Callable[[], Checks[Sweep | None]]) -> Checks[Sweep | None]:
+def settled(
+    ledger: ScrubLedger, sweep: Callable[[bool], Checks[Sweep | None]]
+) -> Checks[Sweep | None]:
     """Return a reading whose sums differ from the counters, unless a concurrent change explains it.
 
     Returns None when all agrees. Pages that were read one after the other may not have stood
     together; so a difference counts when a second reading finds the same, in the same pages. An
-    object that changes all the time is noted as unsettled.
+    object that changes all the time is noted as unsettled. ``sweep`` is told whether it is the
+    first one, which checks each row as well.
     """
     before: Sweep | None = None
-    for _ in range(LOOKS):
-        found = yield from sweep()
-        if found is None or not any(found.differences):
+    for look in range(LOOKS):
+        latest = yield from sweep(look == 0)
+        if latest is None or not any(latest.differences):
             return None
-        if found.pages == 0:
-            return found
-        if before and (found.pages, found.differences) == (before.pages, before.differences):
-            return found
-        before = found
+        if latest.pages == 0:
+            return latest
+        if before and (latest.pages, latest.differences) == (before.pages, before.differences):
+            return latest
+        before = latest
     ledger.leave_unsettled()
     return None
+
+
+Row: TypeAlias = tuple[bytes, bytes]
+
+
+class Page(NamedTuple):
+    """A page of a sorted set, and what was read with it, as one step.
+
+    Rows are members with their scores. A page begins with the last row of the page before, so that
+    neighbours are seen together; ``fresh`` are the rows without that one.
+    """
+
+    fields: list[bytes | None]
+    more: list[Any]
+    rows: list[Row]
+    fresh: list[Row]
+    final: bool
+
+
+class Sums(NamedTuple):
+    """The counters of an object, and the sorted set whose rows they count.
+
+    ``counters`` are fields of the hash ``owner``; ``beside`` are others, whose change makes their
+    repair void. ``total`` returns what a page adds to each counter, or None to give up. ``check``
+    is for more that must be true of a page.
+    """
+
+    owner: str
+    counters: tuple[str, ...]
+    beside: tuple[str, ...]
+    rows: str
+    total: Callable[[Page], tuple[int, ...] | None]
+    check: Callable[[Page], Checks[None] | None]
+    more: tuple[Command, ...] = ()
+
+
+def check_sums(subject: Subject, sums: Sums) -> Checks[None]:
+    """Compare counters with what the rows add up to, and check the rows."""
+    fields: Command = ("HMGET", sums.owner, *sums.counters, *sums.beside)
+
+    def sweep(first: bool) -> Checks[Sweep | None]:
+        start, digest, before = b"-inf", 0, b""
+        totals = (0,) * len(sums.counters)
+        while True:
+            span = (start, "+inf", "BYSCORE", "LIMIT", 0, PAGE, "WITHSCORES")
+            page_of: Command = ("ZRANGE", sums.rows, *span)
+            values, *more, reply = yield subject.read(fields, *sums.more, page_of)
+            rows = list(zip(reply[::2], reply[1::2], strict=True))
+            final = len(rows) < PAGE or reply[-1] == start
+            page = Page(values, more, rows, rows[reply[:1] == [before] :], final)
+            total = sums.total(page)
+            if total is None:
+                return None
+            totals = tuple(a + b for a, b in zip(totals, total, strict=True))
+            if first and (checks := sums.check(page)) is not None:
+                yield from checks
+            if final:
+                counted = tuple(number(value) or 0 for value in values[: len(totals)])
+                return Sweep(digest, totals, counted, values)
+            digest = crc32(b" ".join(reply), digest) or 1
+            before, start = rows[-1]
+
+    wrong = yield from settled(subject.ledger, sweep)
+    if wrong is None:
+        return
+    for place, counter in enumerate(sums.counters):
+        total, counted = wrong.sums[place], wrong.counted[place]
+        if total != counted:
+            change: Command = ("HINCRBY", sums.owner, counter, total - counted)
+            seen = [(fields, wrong.seen)]
+            what = f"sets {counter} to {total}"
+            subject.mend(f"field {counter}", total, counted, what, seen, change)
 
 
 def shown(key: object) -> str:
@@ -423,16 +546,63 @@ class OwnedKey(NamedTuple):
     name: str
     part: bytes
 
+    @property
+    def owner(self) -> str:
+        """The key of the object itself."""
+        return f"hw:{self.letter}:{{{self.name}}}"
+
 
 def owned(key: bytes) -> OwnedKey | None:
     """Return the parts of a key; None when it has not the form of ours."""
-    found = _OURS.fullmatch(key)
-    if found is None:
+    match = _OURS.fullmatch(key)
+    if match is None:
         return None
     try:
-        return OwnedKey(key, (found[1] or b"").decode(), found[2].decode(), found[3])
+        return OwnedKey(key, (match[1] or b"").decode(), match[2].decode(), match[3])
     except UnicodeDecodeError:
         return None
+
+
+class PartRule(NamedTuple):
+    """What must be true of the parts of an object that match a pattern.
+
+    Without a ``type`` it is for parts that functions make, whose type they tell; if that is empty,
+    ``check`` finds it out. ``check`` is for what else must be true; it is given the object, the
+    key, and the groups of the pattern.
+    """
+
+    pattern: str
+    type: str | None = None
+    check: Callable[..., Checks[None]] | None = None
+
+
+@dataclass(frozen=True)
+class KeyRules:
+    """Which keys under the name of an object belong to it; the first rule that matches counts.
+
+    ``made`` names the package whose functions make parts of it, and what they call its key.
+    """
+
+    noun: str
+    made: tuple[str, str] | None = None
+    rules: tuple[PartRule, ...] = ()
+    missing: str = "no such part"
+
+    def check(self, subject: Subject, owned: OwnedKey) -> Checks[None]:
+        """Check one key."""
+        kind = parts_of(*self.made).get(owned.part) if self.made else None
+        check, groups = None, tuple[Any, ...]()
+        for rule in self.rules:
+            match = re.fullmatch(rule.pattern.encode(), owned.part, re.DOTALL)
+            if match and (kind is not None or rule.type is not None):
+                kind, check, groups = kind or rule.type, rule.check, match.groups()
+                break
+        if kind is None:
+            subject.nobodys(owned.key, self.noun, self.missing)
+            return
+        right = not kind or (yield from check_type(subject, owned.key, kind))
+        if right and check is not None:
+            yield from check(subject, owned, *groups)
 
 
 @cache
@@ -442,42 +612,56 @@ def parts_of(package: str, owner: str) -> dict[bytes, str]:
     ``owner`` is what they call that key. The type of each part is that of the commands by which
     they use it, so that a part cannot be forgotten here.
     """
-    found = {b"": "hash"}
+    parts = {b"": "hash"}
     for letter, key, part in _USED.findall(lua_of(package)):
         if key in owner.split():
-            found[part.encode()] = _TYPES[letter]
-    return found
+            parts[part.encode()] = _TYPES[letter]
+    return parts
 
 
-def check_type(owner: str, key: bytes, expected: str, ledger: ScrubLedger) -> Checks[bool]:
+def check_type(subject: Subject, key: bytes, expected: str) -> Checks[bool]:
     """Check that a key has the type of its part; returns whether it has, or is gone by now."""
-    (found,) = yield read(ledger, owner, ("TYPE", key))
-    if found in (b"none", expected.encode()):
+    (actual,) = yield subject.read(("TYPE", key))
+    if actual in (b"none", expected.encode()):
         return True
-    ledger.found(f"key {shown(key)}", f"a {expected}", shown(found), OVERWRITTEN)
+    subject.found(f"key {shown(key)}", f"a {expected}", shown(actual), OVERWRITTEN)
     return False
 
 
 def report_orphan(
-    owner: str,
-    key: bytes,
-    expected: str,
-    seen: tuple[tuple[Command, object], ...],
-    ledger: ScrubLedger,
+    subject: Subject, key: bytes, expected: str, *seen: tuple[Command, object]
 ) -> None:
     """Report a key whose object is gone; its repair frees it."""
-    repair = Repair("frees it", owner, seen, (("UNLINK", key),))
-    ledger.found(f"key {shown(key)}", expected, "none", repair=repair)
+    subject.mend(f"key {shown(key)}", expected, "none", "frees it", seen, ("UNLINK", key))
 
 
-def check_registered(registry: str, name: str, ledger: ScrubLedger) -> Checks[None]:
-    """Check that an object which is there is in the registry: housekeepers look there."""
-    seen: Command = ("SISMEMBER", registry, name)
-    (listed,) = yield read(ledger, registry, seen)
+def check_owned(
+    subject: Subject, key: bytes, expected: str, owner: Command, *while_freed: Command
+) -> Checks[None]:
+    """Check that a key has what it belongs to, unless that is just being freed, in steps."""
+    there, fact, *freed = yield subject.read(("EXISTS", key), owner, *while_freed)
+    if there and fact is None and not any(freed):
+        report_orphan(subject, key, expected, (owner, None))
+
+
+def check_registered(
+    registry: str,
+    name: str,
+    ledger: ScrubLedger,
+    born_us: float = 0,
+    now: Sequence[bytes] | None = None,
+) -> Checks[None]:
+    """Check that an object which is there is in the registry: housekeepers look there.
+
+    One that is too young ``now``, by the time of the server, may not be there yet.
+    """
+    if now is not None and int(now[0]) * 1_000_000 + int(now[1]) - born_us <= YOUNG_US:
+        return
+    subject, seen = Subject(registry, ledger), ("SISMEMBER", registry, name)
+    (listed,) = yield subject.read(seen)
     if listed == 0:
-        changes: tuple[Command, ...] = (("SADD", registry, name),)
-        repair = Repair("registers it", registry, ((seen, 0),), changes)
-        ledger.found(f"key {registry}", f"the name {name!r}", "not there", repair=repair)
+        change, place = ("SADD", registry, name), f"key {registry}"
+        subject.mend(place, f"the name {name!r}", "not there", "registers it", [(seen, 0)], change)
 
 
 # ── Answers scrubbing ─────────────────────────────────────────────────────────────────────────────
@@ -490,65 +674,63 @@ def check_registered(registry: str, name: str, ledger: ScrubLedger) -> Checks[No
 ANSWERS: Final = 128
 _SLOT = re.compile(rb"(.*)\0(\d+)", re.DOTALL)
 _ANSWER = re.compile(rb"(\d+):(\d+):(\d+)(?::.*)?", re.DOTALL)
+_WRONG_ANSWER: Final = (
+    "a repeat of that write would get a wrong answer: let the producer take a new name"
+)
 
 
 def check_answers(
-    key: str, ledger: ScrubLedger, end: Command, end_of: Callable[[Any], int | None]
+    subject: Subject, end: Command, end_of: Callable[[Any], int | None]
 ) -> Checks[None]:
     """Check all answers of an object; ``end`` reads the last number that it has assigned."""
-    cursor: bytes | str = "0"
-    while True:
-        commands: tuple[Command, ...] = (
-            end,
-            ("HSCAN", f"{key}:answers", cursor, "COUNT", PAGE),
-            ("ZCARD", f"{key}:producers"),
-        )
-        replies = yield read(ledger, key, *commands)
-        if ledger.wrong_types(commands, replies):
-            return
-        last, (cursor, found) = end_of(replies[0]), replies[1]
-        producers = []
-        for name, value in zip(found[::2], found[1::2], strict=True):
+    key = f"{subject.key!s}"
+
+    def visit(answers: list[bytes], ended: Any, _: int) -> Checks[None]:
+        last, producers = end_of(ended), []
+        for name, value in zip(answers[::2], answers[1::2], strict=True):
             slot = _SLOT.fullmatch(name)
             if slot is None:
                 producers.append(name)
-                if not value.isdigit():
-                    _report(ledger, name, "a sequence", value)
-                continue
-            answer = _ANSWER.fullmatch(value)
-            if answer is None:
-                _report(ledger, slot[1], "sequence:first:last", value)
-                continue
-            sequence, first, end_at = map(int, answer.groups())
-            if sequence % ANSWERS != int(slot[2]):
-                place = f"a sequence whose rest by {ANSWERS} is {int(slot[2])}"
-                _report(ledger, slot[1], place, value)
-            elif last is not None and (end_at > last or first > end_at + 1):
-                _report(ledger, slot[1], f"numbers up to {last}, the last one given out", value)
+            fault = _fault_of(slot, value, last)
+            if fault:
+                place = f"answer to producer {shown(slot[1] if slot else name)!r}"
+                subject.found(place, fault, repr(value), _WRONG_ANSWER)
         if producers:
-            yield from _check_listed(key, producers, ledger)
-        if cursor == b"0":
-            return
+            yield from _check_listed(subject, producers)
+
+    more: Command = ("ZCARD", f"{key}:producers")
+    yield from subject.walk("HSCAN", f"{key}:answers", visit, end, more)
 
 
-def _report(ledger: ScrubLedger, producer: bytes, expected: str, found: bytes) -> None:
-    name = shown(producer)
-    cure = "a repeat of that write would get a wrong answer: let the producer take a new name"
-    ledger.found(f"answer to producer {name!r}", expected, repr(found), cure)
+def _fault_of(slot: re.Match[bytes] | None, value: bytes, last: int | None) -> str:
+    """Return what was expected of an answer; nothing when it is right."""
+    if slot is None:
+        return "" if value.isdigit() else "a sequence"
+    answer = _ANSWER.fullmatch(value)
+    if answer is None:
+        return "sequence:first:last"
+    sequence, first, end = map(int, answer.groups())
+    if sequence % ANSWERS != int(slot[2]):
+        return f"a sequence whose rest by {ANSWERS} is {int(slot[2])}"
+    if last is not None and (end > last or first > end + 1):
+        return f"numbers up to {last}, the last one given out"
+    return ""
 
 
-def _check_listed(key: str, producers: list[bytes], ledger: ScrubLedger) -> Checks[None]:
-    answers: Command = ("HMGET", f"{key}:answers", *producers)
-    listed: Command = ("ZMSCORE", f"{key}:producers", *producers)
-    sequences, times, (now, _) = yield read(ledger, key, answers, listed, ("TIME",))
-    for producer, sequence, time in zip(producers, sequences, times, strict=True):
+def _check_listed(subject: Subject, producers: list[bytes]) -> Checks[None]:
+    times = f"{subject.key!s}:producers"
+    sequences, seen, (now, _) = yield subject.read(
+        ("HMGET", f"{subject.key!s}:answers", *producers),
+        ("ZMSCORE", times, *producers),
+        ("TIME",),
+    )
+    for producer, sequence, time in zip(producers, sequences, seen, strict=True):
         if sequence is not None and time is None:
-            seen: Command = ("ZSCORE", f"{key}:producers", producer)
-            changes: tuple[Command, ...] = (
-                ("ZADD", f"{key}:producers", int(now) * 1000, producer),
-            )
-            repair = Repair("lists it as of now", key, ((seen, None),), changes)
-            name = shown(producer)
-            ledger.found(
-                f"producer {name!r}", "the time of its latest write", "none", repair=repair
+            subject.mend(
+                f"producer {shown(producer)!r}",
+                "the time of its latest write",
+                "none",
+                "lists it as of now",
+                [(("ZSCORE", times, producer), None)],
+                ("ZADD", times, int(now) * 1000, producer),
             )

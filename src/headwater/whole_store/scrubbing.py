@@ -6,7 +6,6 @@ wait in between as long as it says.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -15,41 +14,38 @@ from typing import Final, NamedTuple, TypeAlias, get_args
 from headwater.errors import AccessDenied, InvalidInput, StoreError, UnreadableNode
 from headwater.ick.keys import CHANNELS
 from headwater.ick.scrubbing import (
+    CHANNEL_KEYS,
+    SHARD_KEYS,
     check_channel,
-    check_channel_key,
     check_ick,
     check_ick_key,
-    check_shard_key,
     ick_of,
 )
 from headwater.log.keys import STREAMS, TOPICS
-from headwater.log.scrubbing import check_stream, check_stream_key, check_topic, check_topic_key
+from headwater.log.scrubbing import STREAM_KEYS, TOPIC_KEYS, check_stream, check_topic
 from headwater.queue.keys import QUEUES
-from headwater.queue.scrubbing import check_queue, check_queue_key
+from headwater.queue.scrubbing import QUEUE_KEYS, check_queue
 from headwater.store.call import Operation, ScanKeys
 from headwater.store.faults import Refusal
 from headwater.store.scrubbing import (
-    NOBODYS,
     PAGE,
     PREFIX,
     RIGHTS,
     SCRUBBED,
     Checks,
-    Command,
     Defect,
-    OwnedKey,
+    KeyRules,
+    PartRule,
     Repair,
     ScrubLedger,
     ScrubPace,
     ScrubProgress,
     ScrubReport,
     StoreKind,
+    Subject,
     apply,
-    check_type,
     guarded,
     owned,
-    read,
-    shown,
     side_by_side,
 )
 
@@ -75,45 +71,26 @@ def _scan(server: int, cursor: bytes) -> Operation[tuple[int, bytes, list[bytes]
     return found
 
 
-def _check_global(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
-    """Check a key that is of the whole store."""
-    name, part = found.name, found.part
-    expected = _GLOBALS.get(name) if not part else _PARTS.get((name, part))
-    if name == "history" and _RING.match(part):
-        expected = "string"
-    elif name == "jobs" and part.startswith(b":job:"):
-        expected = "hash"
-    if expected is None:
-        ledger.found(f"key {shown(found.key)}", "an object that it belongs to", "none", NOBODYS)
-        return
-    yield from check_type(shown(found.key), found.key, expected, ledger)
-
-
-_GLOBALS: Final = {
-    **dict.fromkeys(("streams", "topics", "queues", "channels", "deleted"), "set"),
-    **dict.fromkeys(("store", "timelines", "scrub", "queries", "history", "processes"), "hash"),
-    **dict.fromkeys(("verified", "alarms", "archives"), "hash"),
-}
-_PARTS: Final = {
-    ("processes", b":seen"): "zset",
-    ("history", b":series"): "hash",
-    ("jobs", b":open"): "zset",
-    ("jobs", b":over"): "zset",
-    **{
-        ("timelines", f":{what}:{when}".encode()): "string"
-        for what in ("walk", "move")
-        for when in ("now", "last")
-    },
-}
-# A ring of the history: seconds between points, and the series.
-_RING: Final = re.compile(rb":(?:1|10|60):\[")
-_KEY_CHECKS: Final[dict[str, Callable[[OwnedKey, ScrubLedger], Checks[None]]]] = {
-    "": _check_global,
-    "s": check_stream_key,
-    "t": check_topic_key,
-    "q": check_queue_key,
-    "c": check_channel_key,
-    "cs": check_shard_key,
+# Keys that are of the whole store, by their name and part.
+_STORE_KEYS: Final = KeyRules(
+    "an object that it belongs to",
+    missing="none",
+    rules=(
+        PartRule("(?:streams|topics|queues|channels|deleted)", "set"),
+        PartRule("(?:store|timelines|scrub|queries|history|processes)", "hash"),
+        PartRule("(?:verified|alarms|archives|history:series|jobs:job:.*)", "hash"),
+        PartRule("(?:processes:seen|jobs:open|jobs:over)", "zset"),
+        # A ring of the history has the seconds between points, and the series.
+        PartRule(r"(?:timelines:(?:walk|move):(?:now|last)|history:(?:1|10|60):\[.*)", "string"),
+    ),
+)
+# What keys are of, by their letter.
+_KEYS: Final[dict[str, tuple[StoreKind, KeyRules]]] = {
+    "s": ("stream", STREAM_KEYS),
+    "t": ("topic", TOPIC_KEYS),
+    "q": ("queue", QUEUE_KEYS),
+    "c": ("channel", CHANNEL_KEYS),
+    "cs": ("channel", SHARD_KEYS),
 }
 
 
@@ -164,7 +141,8 @@ class ScrubRun:
         if self._names or len(self._kinds) < len(KINDS):
             return
         seen = self.ledger
-        (seconds, _), found = yield read(seen, SCRUBBED, ("TIME",), ("TYPE", SCRUBBED))
+        subject = Subject(SCRUBBED, seen)
+        (seconds, _), found = yield subject.read(("TIME",), ("TYPE", SCRUBBED))
         if found not in (b"none", b"hash"):
             return
         fields = {
@@ -231,17 +209,17 @@ class ScrubRun:
     def _listed(self, registry: str) -> Checks[list[str]]:
         """Return the names in a registry, sorted; one that is no text is a defect."""
         self.ledger.kind, self.ledger.name = "store", ""
-        commands: tuple[Command, ...] = (("SMEMBERS", registry),)
-        replies = yield read(self.ledger, registry, *commands)
-        if self.ledger.wrong_types(commands, replies):
-            return []
-        names = []
+        subject = Subject(registry, self.ledger)
+        replies = yield from subject.look(("SMEMBERS", registry))
+        names: list[str] = []
+        if replies is None:
+            return names
         for name in replies[0]:
             try:
                 names.append(name.decode())
             except UnicodeDecodeError:
                 cure = "find out who wrote it; SREM takes it off"
-                self.ledger.found(f"key {registry}", "names in UTF-8", repr(name), cure)
+                subject.found(f"key {registry}", "names in UTF-8", repr(name), cure)
         return sorted(names)
 
     def _check_keys(self, ledger: ScrubLedger) -> Checks[None]:
@@ -266,12 +244,18 @@ class ScrubRun:
             return guarded(check_ick_key(key, name, ledger), ledger)
         if "store" not in self._kinds or not key.startswith(PREFIX):
             return None
-        found = owned(key)
-        check = None if found is None else _KEY_CHECKS.get(found.letter)
-        if found is None or check is None:
-            ledger.found(f"key {shown(key)}", "an object that it belongs to", "none", NOBODYS)
+        parts = owned(key)
+        if parts is None or parts.letter not in {"", *_KEYS}:
+            Subject(key, ledger).nobodys(key, _STORE_KEYS.noun, _STORE_KEYS.missing)
             return None
-        return guarded(check(found, ledger), ledger)
+        if not parts.letter:
+            whole = parts._replace(part=parts.name.encode() + parts.part)
+            return guarded(_STORE_KEYS.check(Subject(key, ledger), whole), ledger)
+        kind, rules = _KEYS[parts.letter]
+        # A shard has its epoch and its number behind the name of its channel.
+        name = parts.name.rsplit("/", 2)[0] if rules is SHARD_KEYS else parts.name
+        ledger.kind, ledger.name = kind, name
+        return guarded(rules.check(Subject(parts.owner, ledger), parts), ledger)
 
     def _one(self, handle: Callable[[_Object], Checks[None]], found: _Object) -> Checks[None]:
         if self._names and found.name not in self._names:
