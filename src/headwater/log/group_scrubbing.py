@@ -16,9 +16,9 @@ from headwater.log.retention import MEMBER_MS, PRODUCER_MS
 from headwater.store.call import Call
 from headwater.store.scrubbing import (
     Checks,
-    Page,
     Repair,
     Row,
+    RowsPage,
     ScrubLedger,
     Subject,
     Sums,
@@ -188,7 +188,7 @@ def _ranges(rows: list[Row], subject: Subject | None = None) -> list[_Pending]:
     return ranges
 
 
-def _pending_messages(page: Page) -> tuple[int, ...] | None:
+def _pending_messages(page: RowsPage) -> tuple[int, ...] | None:
     """Count the messages of ranges, and at the end those that were handed to blocked members."""
     pending, _, handed = page.fields
     if pending is None:
@@ -200,7 +200,7 @@ def _pending_messages(page: Page) -> tuple[int, ...] | None:
     )
 
 
-def _check_ranges(subject: Subject, group: str, page: Page) -> Checks[None]:
+def _check_ranges(subject: Subject, group: str, page: RowsPage) -> Checks[None]:
     """Check that ranges, read in one step, do not overlap and are below the next offset.
 
     Each is due at a time or waits for its burial, and not both.
@@ -273,11 +273,11 @@ def _check_dead(subject: Subject, group: str) -> Checks[None]:
     """Check how many dead letters there are, and that their stream reaches to the newest."""
     highest = 0
 
-    def note(page: Page) -> None:
+    def note(page: RowsPage) -> None:
         nonlocal highest
         highest = max([highest, *(at + count - 1 for at, count in _letters(page.rows))])
 
-    def letters(page: Page) -> tuple[int, ...]:
+    def letters(page: RowsPage) -> tuple[int, ...]:
         return (sum(count for _, count in _letters(page.fresh)),)
 
     yield from check_sums(

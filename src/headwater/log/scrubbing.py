@@ -35,10 +35,10 @@ from headwater.store.scrubbing import (
     Command,
     KeyRules,
     OwnedKey,
-    Page,
     PartRule,
     Repair,
     Row,
+    RowsPage,
     ScrubLedger,
     Subject,
     Sums,
@@ -333,7 +333,7 @@ def rows_of(rows: Iterable[Row], subject: Subject | None = None) -> list[IndexRo
     return read
 
 
-def _bytes_and_holes(page: Page) -> tuple[int, ...] | None:
+def _bytes_and_holes(page: RowsPage) -> tuple[int, ...] | None:
     head = stream_head(page.more[0])
     if head is None:
         return None
@@ -351,7 +351,7 @@ class _NodeChecks:
     def __init__(self, subject: Subject, key: str) -> None:
         self._subject, self._key, self._next = subject, key, 1
 
-    def check(self, page: Page) -> Checks[None]:
+    def check(self, page: RowsPage) -> Checks[None]:
         """Check a page, which begins with the last row of the one before it."""
         head = stream_head(page.more[0])
         rows = rows_of(page.rows, self._subject)

@@ -335,7 +335,7 @@ def settled(
 Row: TypeAlias = tuple[bytes, bytes]
 
 
-class Page(NamedTuple):
+class RowsPage(NamedTuple):
     """A page of a sorted set, and what was read with it, as one step.
 
     Rows are members with their scores. A page begins with the last row of the page before, so that
@@ -361,8 +361,8 @@ class Sums(NamedTuple):
     counters: tuple[str, ...]
     beside: tuple[str, ...]
     rows: str
-    total: Callable[[Page], tuple[int, ...] | None]
-    check: Callable[[Page], Checks[None] | None]
+    total: Callable[[RowsPage], tuple[int, ...] | None]
+    check: Callable[[RowsPage], Checks[None] | None]
     more: tuple[Command, ...] = ()
 
 
@@ -379,7 +379,7 @@ def check_sums(subject: Subject, sums: Sums) -> Checks[None]:
             values, *more, reply = yield subject.read(fields, *sums.more, page_of)
             rows = list(zip(reply[::2], reply[1::2], strict=True))
             final = len(rows) < PAGE or reply[-1] == start
-            page = Page(values, more, rows, rows[reply[:1] == [before] :], final)
+            page = RowsPage(values, more, rows, rows[reply[:1] == [before] :], final)
             total = sums.total(page)
             if total is None:
                 return None
