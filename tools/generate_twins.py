@@ -16,6 +16,9 @@ each side in its own module:
         ...
 
 Where only the twin does something, ``if not ASYNC`` is enough.
+
+A module that says ``ON_A_THREAD: Final = True`` has calls that only tasks can make: the class in
+its twin runs each public async method of the other one on the thread of its base, ThreadedFarm.
 """
 
 from __future__ import annotations
@@ -65,7 +68,10 @@ def first_line(source: Path) -> str:
 
 def generated(source: Path, twin: Path) -> str:
     """Return what the twin of a module has to be; raises SyntaxError when that is no Python."""
-    text = without_awaits(without_async_branches(source.read_text("utf-8")))
+    text = source.read_text("utf-8")
+    if "\nON_A_THREAD: Final = True" in text:
+        text = on_a_thread(text)
+    text = without_awaits(without_async_branches(text))
     for pattern, replacement in WORDS.items():
         text = re.sub(pattern, replacement, text)
     compile(text, twin, "exec")
@@ -93,6 +99,30 @@ def without_async_branches(text: str) -> str:
             for at in range(node.lineno - 1, end):
                 lines[at] = lines[at].removeprefix("    ") if at >= start else ""
     return "".join(lines)
+
+
+def on_a_thread(text: str) -> str:
+    """Return a module whose class has the verbs of another one, each run on a thread."""
+    tree, lines = ast.parse(text), text.splitlines(keepends=True)
+    (cls,) = [one for one in tree.body if isinstance(one, ast.ClassDef) and "Async" in one.name]
+    name = cls.name.removeprefix("Async")
+    parts = [f'"""{name}: the farm for blocking code, whose verbs run on a thread of its own."""\n']
+    imports = [one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom | ast.If)]
+    for node in sorted(imports, key=lambda one: isinstance(one, ast.If)):
+        parts += lines[node.lineno - 1 : node.end_lineno]
+        if node is imports[0]:
+            parts.append("from headwater.timeline.farm.threaded_farm import ThreadedFarm\n")
+    parts.append(f"class {cls.name}(ThreadedFarm):\n")
+    parts += lines[cls.body[0].lineno - 1 : cls.body[0].end_lineno]
+    for verb in cls.body:
+        if isinstance(verb, ast.AsyncFunctionDef) and not verb.name.startswith("_"):
+            given = [one.arg for one in verb.args.args[1:]]
+            given += [f"{one.arg}={one.arg}" for one in verb.args.kwonlyargs]
+            returns = "" if ast.unparse(verb.returns or verb) == "None" else "return "
+            call = f"self._run(self._farm.{verb.name}({', '.join(given)}))"
+            parts += ["\n", *lines[verb.lineno - 1 : verb.body[0].end_lineno]]
+            parts.append(f"        {returns}{call}\n")
+    return "".join(parts)
 
 
 def without_awaits(text: str) -> str:

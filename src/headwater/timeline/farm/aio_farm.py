@@ -1,10 +1,4 @@
-"""AsyncFarm: several clusters, each a copy of all timelines, behind one set of verbs.
-
-It belongs to the event loop it is first used in; the tasks of that loop may all use it at once.
-Farm runs it for programs without an event loop, and its docstrings say what each method promises.
-
-Written twice because Farm has no calls of its own: clusters are called by tasks.
-"""
+"""AsyncFarm: several clusters, each a copy of all timelines, behind one set of verbs."""
 
 from __future__ import annotations
 
@@ -54,13 +48,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ON_A_THREAD: Final = True  # the twin runs each verb of AsyncFarm on a thread of its own
 _WRITTEN: Final = tuple(f"farm.write_{name}" for name in Written._fields)
 # How often a farm may move during one call.
 _MOST_MOVES: Final = 5
 
 
-class AsyncFarm(OpenedFarm):
-    """A farm of clusters for asyncio; Farm says what it promises."""
+class WorkingFarm(OpenedFarm):
+    """A farm at work: the layout in force, and what is written and read by it once checked."""
 
     def __init__(self, farm: str, options: FarmOptions) -> None:
         self._options = options
@@ -141,14 +136,6 @@ class AsyncFarm(OpenedFarm):
                 self._active = self._activate(newer)
                 self._background.start(active.close())
 
-    async def insert(self, tuples: Iterable[Tuple]) -> Written:
-        """Insert (key, score, member) tuples; returns when a quorum of clusters has them all."""
-        return await self.write("insert", check_tuples(tuples))
-
-    async def delete(self, tuples: Iterable[Tuple]) -> Written:
-        """Delete (key, score, member) tuples: inserts up to that score lose."""
-        return await self.write("delete", check_tuples(tuples))
-
     async def write(self, verb: str, operations: Sequence[Spelled]) -> Written:
         """Insert or delete operations that were checked already."""
         changes = changes_of(operations, deleted=verb == "delete")
@@ -165,29 +152,6 @@ class AsyncFarm(OpenedFarm):
                 if n:
                     instrument.count(name, farm, n)
         return written
-
-    async def select(self, keys: Iterable[Key], offset: int = 0, limit: int = 10) -> Selected:
-        """Return records of each key, newest first, from rank ``offset`` on."""
-        check_int(offset, "offset", 0, MAX_SIZE)
-        return await self._select(keys, Window(offset, check_int(limit, "limit", 1, MAX_SIZE)))
-
-    async def select_range(
-        self,
-        keys: Iterable[Key],
-        start: Place = None,
-        stop: Place = None,
-        limit: int = 10,
-    ) -> Selected:
-        """Return records of each key after ``start`` and before ``stop``, newest first."""
-        check_int(limit, "limit", 1, MAX_SIZE)
-        window = Window(0, limit, check_place(start, "start"), check_place(stop, "stop"))
-        return await self._select(keys, window)
-
-    async def _select(self, keys: Iterable[Key], window: Window) -> Selected:
-        asked = check_keys(keys)
-        answer = await self.read(asked.values(), window)
-        partial = {key for key, raw in asked.items() if raw in answer.failures.keys}
-        return Selected(records_of(asked, answer.columns), answer.failures.errors, partial)
 
     async def read(self, keys: Iterable[bytes], window: Window) -> Answer:
         """Select keys that were checked already; a key without elements may be left out."""
@@ -232,16 +196,98 @@ class AsyncFarm(OpenedFarm):
             found[key] = (members[window.offset :], scores[window.offset :])
         return Answer(found, failures, blocked_s)
 
+    async def close(self) -> None:
+        """Wait for writes in progress, drop queued repairs, and close all connections."""
+        await self._background.finish()
+        await self._active.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncFarm(WorkingFarm):
+    """Timelines on several clusters, each of which has a copy of all of them.
+
+    A timeline is a key with members, each with a score, newest first: by score, equal scores by
+    member, both descending. Insert and delete are last-writer-wins: the higher score counts, and
+    of equal scores the delete. Whatever the order in which operations arrive, however often and
+    wherever, clusters that know of the same ones are in the same state.
+
+    An async one belongs to the event loop in which it is first used, and the tasks of that loop may
+    all use it at once. One for blocking code may be used by several threads at once.
+    """
+
+    async def insert(self, tuples: Iterable[Tuple]) -> Written:
+        """Insert (key, score, member) tuples; returns when a quorum of clusters has them all.
+
+        The other clusters are written in the background. Each key's part of a batch is one atomic
+        step on each cluster, up to 1000 operations or 1 MiB. Raises QuorumFailed, which may leave
+        some clusters with the batch, and InvalidInput. A repeat changes nothing.
+        """
+        return await self.write("insert", check_tuples(tuples))
+
+    async def delete(self, tuples: Iterable[Tuple]) -> Written:
+        """Delete (key, score, member) tuples: inserts up to that score lose; see insert.
+
+        What was never inserted can be deleted: an insert that comes later with a score that is not
+        higher changes nothing.
+        """
+        return await self.write("delete", check_tuples(tuples))
+
+    async def select(self, keys: Iterable[Key], offset: int = 0, limit: int = 10) -> Selected:
+        """Return records of each key, newest first, from rank ``offset`` on, ``limit`` at most.
+
+        Raises AllReplicasFailed when no cluster that was asked could answer for some key. An
+        answer without the records of a cluster that failed is ``partial``. Cost: O(offset + limit)
+        for each key and cluster, in several steps where that is more than 20,000; deep pages are
+        cheaper by select_range.
+        """
+        check_int(offset, "offset", 0, MAX_SIZE)
+        return await self._select(keys, Window(offset, check_int(limit, "limit", 1, MAX_SIZE)))
+
+    async def select_range(
+        self,
+        keys: Iterable[Key],
+        start: Place = None,
+        stop: Place = None,
+        limit: int = 10,
+    ) -> Selected:
+        """Return records of each key after ``start`` and before ``stop``, newest first.
+
+        Both are excluded, and are places, not elements: a cursor or its text, a record, or
+        (score, member); None is either end. The next page starts at the last record of a page.
+        More than 2000 records of a key are read in several steps. See select for what it raises.
+        """
+        check_int(limit, "limit", 1, MAX_SIZE)
+        window = Window(0, limit, check_place(start, "start"), check_place(stop, "stop"))
+        return await self._select(keys, window)
+
+    async def _select(self, keys: Iterable[Key], window: Window) -> Selected:
+        asked = check_keys(keys)
+        answer = await self.read(asked.values(), window)
+        partial = {key for key, raw in asked.items() if raw in answer.failures.keys}
+        return Selected(records_of(asked, answer.columns), answer.failures.errors, partial)
+
     async def score(
         self, pairs: Iterable[tuple[Key, Member]]
     ) -> dict[tuple[Key, Member], State | None]:
-        """Return the newest operation on each (key, member), or None."""
+        """Return the newest operation on each (key, member): its score, and whether it is a delete.
+
+        None: no operation is known, or no longer. Asks all clusters; raises AllReplicasFailed.
+        """
         asked = check_pairs(pairs)
         work = self._by_layout(lambda active: read_scores(active.readable, asked, self._horizon()))
         return await self._reports.operation("farm.score", work, len(asked))
 
     async def repair(self, keys: Iterable[Key]) -> Repaired:
-        """Bring keys as a whole, deletes included, to one state on all available clusters."""
+        """Bring keys as a whole, deletes included, to one state on all available clusters.
+
+        Reads repair only what they see to differ; this compares all of a key. Cost: all elements
+        of the keys, from each cluster.
+        """
         asked = list(dict.fromkeys(check_keys(keys).values()))
         keep, reports = self._options.keep, self._reports
         work = self._by_layout(
@@ -250,7 +296,7 @@ class AsyncFarm(OpenedFarm):
         return await reports.operation("farm.repair", work, len(asked))
 
     async def compare(self, keys: Iterable[Key]) -> Compared:
-        """Return how far each cluster is behind; changes nothing."""
+        """Return how far each cluster is behind; changes nothing. Costs as much as repair."""
         asked = check_keys(keys)
         raw = list(dict.fromkeys(asked.values()))
         keep, reports = self._options.keep, self._reports
@@ -264,7 +310,11 @@ class AsyncFarm(OpenedFarm):
         return Compared(behind, figures.elements, figures.differing, figures.failures, excess)
 
     async def states(self, keys: Iterable[Key]) -> dict[Key, dict[bytes, State]]:
-        """Return all that is known of keys, deletes included, by the merge rule."""
+        """Return all that is known of keys, deletes included, by all clusters and the merge rule.
+
+        Raises AllReplicasFailed when no cluster could be read for some key. Cost: all elements of
+        the keys, from each cluster.
+        """
         asked = check_keys(keys)
         raw = list(dict.fromkeys(asked.values()))
         keep = self._options.keep
@@ -289,7 +339,13 @@ class AsyncFarm(OpenedFarm):
         progress: Callable[[ScrubProgress], object] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> ScrubReport:
-        """Read every timeline on every cluster, and report what is wrong; see Farm.scrub."""
+        """Read every timeline on every cluster, and report what is wrong; changes nothing.
+
+        It works while the farm is in use. ``rate_mb_s`` bounds how much is read in a second;
+        ``progress`` is called from time to time; once ``stop`` returns True it ends, with what it
+        has seen. Both are called on the thread of the farm. Raises StoreError when an instance
+        cannot be read.
+        """
         from headwater.timeline.scrubbing import scrub_farm
 
         return await scrub_farm(self, rate_mb_s=rate_mb_s, progress=progress, stop=stop)
@@ -298,14 +354,3 @@ class AsyncFarm(OpenedFarm):
         """Wait until writes and repairs in the background are done."""
         await self._background.finish()
         await self._active.repairer.finish()
-
-    async def close(self) -> None:
-        """Wait for writes in progress, drop queued repairs, and close all connections."""
-        await self._background.finish()
-        await self._active.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

@@ -1,19 +1,12 @@
-"""Farm: the farm for programs without an event loop; runs AsyncFarm on a thread of its own.
-
-Written twice because it has no calls of its own: clusters are called by tasks, also from threads.
-"""
+# Generated from aio_farm.py by `make derived`, which renews it: change that file.
+"""Farm: the farm for blocking code, whose verbs run on a thread of its own."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from headwater.errors import StoreError
-from headwater.timeline.farm.aio_farm import AsyncFarm
-from headwater.timeline.farm.opening import OpenedFarm
-from headwater.timeline.farm.options import FarmOptions
+from headwater.timeline.farm.threaded_farm import ThreadedFarm
 from headwater.timeline.records import (
     Compared,
     InstanceStatus,
@@ -30,10 +23,8 @@ from headwater.timeline.records import (
 if TYPE_CHECKING:
     from headwater.store.scrubbing import ScrubProgress, ScrubReport
 
-T = TypeVar("T")
 
-
-class Farm(OpenedFarm):
+class Farm(ThreadedFarm):
     """Timelines on several clusters, each of which has a copy of all of them.
 
     A timeline is a key with members, each with a score, newest first: by score, equal scores by
@@ -41,27 +32,9 @@ class Farm(OpenedFarm):
     of equal scores the delete. Whatever the order in which operations arrive, however often and
     wherever, clusters that know of the same ones are in the same state.
 
-    May be used by several threads at once.
+    An async one belongs to the event loop in which it is first used, and the tasks of that loop may
+    all use it at once. One for blocking code may be used by several threads at once.
     """
-
-    def __init__(self, farm: str, options: FarmOptions) -> None:
-        self._farm = AsyncFarm(farm, options)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="headwater-farm", daemon=True
-        )
-        self._thread.start()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop.is_closed():
-            work.close()
-            raise StoreError("the farm is closed; open it again")
-        task = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return task.result()
-        except BaseException:
-            task.cancel()
-            raise
 
     def insert(self, tuples: Iterable[Tuple]) -> Written:
         """Insert (key, score, member) tuples; returns when a quorum of clusters has them all.
@@ -91,7 +64,11 @@ class Farm(OpenedFarm):
         return self._run(self._farm.select(keys, offset, limit))
 
     def select_range(
-        self, keys: Iterable[Key], start: Place = None, stop: Place = None, limit: int = 10
+        self,
+        keys: Iterable[Key],
+        start: Place = None,
+        stop: Place = None,
+        limit: int = 10,
     ) -> Selected:
         """Return records of each key after ``start`` and before ``stop``, newest first.
 
@@ -129,7 +106,10 @@ class Farm(OpenedFarm):
         return self._run(self._farm.states(keys))
 
     def status(self) -> list[InstanceStatus]:
-        """Return for each instance whether it is available, and how much it holds."""
+        """Return for each instance whether it is available, and how much it holds.
+
+        Of a farm that has moved meanwhile, those of its present layout.
+        """
         return self._run(self._farm.status())
 
     def scrub(
@@ -151,17 +131,3 @@ class Farm(OpenedFarm):
     def settle(self) -> None:
         """Wait until writes and repairs in the background are done."""
         self._run(self._farm.settle())
-
-    def close(self) -> None:
-        """Wait for writes in progress, drop queued repairs, and close all connections."""
-        if not self._loop.is_closed():
-            self._run(self._farm.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
