@@ -32,4 +32,4 @@ async def look_once(store: str | None, db: str | None) -> AlarmsView:
         alarms = AlarmWatch(watch, facts, FirstSeen(hw, writes=False), outbox=outbox)
         opened.push_async_callback(watch.close)
         found = await alarms.found(sample, once=True)
-        return AlarmsView.of(hw.store.where, sample.now_ms, found)
+        return AlarmsView.of(store=hw.store.where, as_of_ms=sample.now_ms, alarms=found)

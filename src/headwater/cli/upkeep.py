@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from headwater.ick.types import KeptChannel
     from headwater.log.retention import Kept
     from headwater.queue.types import KeptQueue
-    from headwater.views.stores import ChannelChangeView, QueueChangeView, StreamChangeView
-
-    ChangeView = StreamChangeView | QueueChangeView | ChannelChangeView
 
 # What each change says was done.
 _STREAM_DEEDS = {
@@ -131,18 +128,14 @@ def _show(kept: Kept | KeptQueue | KeptChannel, told: dict[str, str], as_json: b
     from headwater.log.retention import Kept
     from headwater.queue.types import KeptQueue
 
-    changes: Iterable[ChangeView]
     if isinstance(kept, Kept):
         _warn_of_holder(kept, told)
         name, deeds = kept.stream, _STREAM_DEEDS
-        changes = views.stores.StreamChangeView.all_of(kept)
     elif isinstance(kept, KeptQueue):
         name, deeds = kept.queue, _QUEUE_DEEDS
-        changes = views.stores.QueueChangeView.all_of(kept)
     else:
         name, deeds = kept.channel, _CHANNEL_DEEDS
-        changes = views.stores.ChannelChangeView.all_of(kept)
-    for change in changes:
+    for change in views.stores.changes_of(kept):
         messages = output.counted(change.count, "message")
         sentence = f"{name}: {deeds[change.change].format(change.count, messages=messages)}"
         output.answer(change, sentence, as_json)
@@ -401,7 +394,7 @@ def _scrub_archives(
 def show_report(report: ScrubReport, where: str, as_json: bool) -> None:
     """Print what a scrub saw, and end with its exit code."""
     if as_json:
-        output.show_json(views.stores.ScrubView.of(report, where))
+        output.show_json(views.stores.ScrubView.of(report, store=where))
     else:
         _show_scrub(report.defects)
         if report.more:
@@ -441,7 +434,7 @@ def repair(
         where = hw.store.where
     progress.end()
     if as_json:
-        output.show_json(views.stores.RepairView.of(report, where, dry_run=not yes))
+        output.show_json(views.stores.RepairView.of(report, store=where, dry_run=not yes))
     else:
         for defect in report.repaired:
             output.say(f"repaired {defect.kind} {defect.name}, {defect.place}: {_deed(defect)}")
@@ -506,7 +499,7 @@ def upgrade(
     finally:
         opened.close()
     if as_json:
-        output.show_json(views.stores.UpgradeView.of(found, done=yes))
+        output.show_json(views.stores.upgrade_view(found, done=yes))
     else:
         _show_upgrade(found)
 

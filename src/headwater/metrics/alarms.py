@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from headwater.outbox.status import Checkpoint, Status
     from headwater.timeline.records import InstanceStatus
 
-
-# ── Store facts ───────────────────────────────────────────────────────────────────────────────────
-# What is known of the servers of a store: memory, syncing, slow calls, the doctor's verdict.
-
-
 # What is this young is returned as it is.
 _FRESH_S: Final = 10.0
 # An examination is some hundred calls. What it says of lost messages changes with the fsync mode,
@@ -175,7 +170,6 @@ def _slow_call(entry: list[object]) -> LongestCall:
 
 # ── Alarms ────────────────────────────────────────────────────────────────────────────────────────
 
-
 CONSUMER: Final = "consumer:"
 # Messages that nobody has taken for so long want a reader.
 _UNREAD_MS: Final = 60_000
@@ -190,27 +184,187 @@ _ERRORS: Final = 3
 About = tuple[str, ...]
 
 
+class AlarmKind(NamedTuple):
+    """What alarms of a kind have in common: their level, the cure, and the promise they touch.
+
+    ``many`` is said of ``n`` objects in place of an alarm for each, with the sum of their amounts.
+    """
+
+    level: Literal["act", "look"]
+    cure: str
+    promise: str
+    many: str = ""
+
+
+_REACHED: Final = "every message reaches every group"
+_HANDLED: Final = "every message is handled"
+_IN_TIME: Final = "messages are handled in time"
+_WHEN_DUE: Final = "timed jobs run when they are due"
+_SLOW: Final = "or check why they are slow"
+
+KINDS: Final = {
+    "missed": AlarmKind(
+        "act",
+        "keep the stream's messages for longer, or add members to the group",
+        _REACHED,
+        "{n} groups missed {count} messages: evicted before they were read",
+    ),
+    "dead": AlarmKind(
+        "look",
+        "check their errors, then redrive or discard them",
+        _HANDLED,
+        "{n} groups and queues have {count} dead letters",
+    ),
+    "letters": AlarmKind(
+        "look",
+        "check their errors, then run headwater consumer redrive, or discard them",
+        _HANDLED,
+        "{n} SQL consumers have {count} dead letters",
+    ),
+    "paused": AlarmKind(
+        "look",
+        "resume it when its members or consumers should continue",
+        _IN_TIME,
+        "{n} groups and queues are paused, and {count} messages wait",
+    ),
+    "abandoned": AlarmKind(
+        "look",
+        "start a member, or remove the group",
+        _REACHED,
+        "{n} groups are abandoned: no member reads them",
+    ),
+    "unread": AlarmKind(
+        "look",
+        "start a member",
+        _IN_TIME,
+        "{n} groups have no member, and {count} messages wait for them",
+    ),
+    "behind": AlarmKind(
+        "look",
+        f"start more members, {_SLOW}",
+        _IN_TIME,
+        "{n} groups are behind, by {count} messages in all",
+    ),
+    "retention": AlarmKind(
+        "look",
+        "start it again, or remove it",
+        "a stream stays within its retention",
+        "{n} streams keep more than their retention allows",
+    ),
+    "reader": AlarmKind(
+        "look",
+        "check whether it runs, and its log",
+        _IN_TIME,
+        "{n} SQL consumers and readers are behind, by {count} messages",
+    ),
+    "damaged": AlarmKind(
+        "act",
+        "run headwater scrub",
+        "nothing acknowledged is lost",
+        "{n} queues have {count} damaged messages",
+    ),
+    "unpopped": AlarmKind(
+        "look",
+        "start a consumer",
+        _IN_TIME,
+        "{n} queues have {count} messages, and nobody pops them",
+    ),
+    "slow queue": AlarmKind(
+        "look",
+        f"start more consumers, {_SLOW}",
+        _IN_TIME,
+        "{n} queues have {count} messages that wait for over a minute",
+    ),
+    "outbox": AlarmKind(
+        "act",
+        "run headwater outbox stream, or an App with a streamer",
+        "staged rows reach the log soon",
+    ),
+    "silent": AlarmKind(
+        "look",
+        "start it again, under the same name; what nobody replaces is shown for a day",
+        _IN_TIME,
+        "{n} processes ended without a word",
+    ),
+    "died": AlarmKind(
+        "act",
+        "check its log; it restarts automatically, after longer pauses each time",
+        _IN_TIME,
+        "{n} parts of applications have failed",
+    ),
+    "timed": AlarmKind(
+        "look",
+        "check its history, then run it now, or wait for the next run",
+        _WHEN_DUE,
+        "{n} timed jobs failed when they ran last",
+    ),
+    "overdue": AlarmKind(
+        "act",
+        "start a runner of its App, with room for one more job",
+        _WHEN_DUE,
+        "{n} timed jobs are overdue, and no runner takes them",
+    ),
+    "instance": AlarmKind(
+        "act",
+        "start it again; reads repair it, and headwater timeline walk does it at once",
+        "every cluster has all timelines",
+        "{n} instances of the farm are down",
+    ),
+    "store": AlarmKind(
+        "act",
+        "check the server of the store, and the network to it",
+        "messages are accepted and handled",
+    ),
+    "durability": AlarmKind(
+        "act",
+        "see the store's checks: headwater doctor",
+        "acknowledged messages survive a crash",
+    ),
+    "memory": AlarmKind(
+        "act",
+        "raise the limit, or shorten the retention of streams",
+        "writes are accepted",
+    ),
+}
+
+
 class Alarm(NamedTuple):
     """Something that somebody should look at (``look``) or do something about (``act``).
 
     ``since_ms`` is when it began; where nothing in the store says that, it is when it was first
-    seen (``first_seen``). ``promise`` is what it touches, ``detail`` what else is known.
-    ``key`` names the matter, however its numbers change. ``kind`` is what several have in common,
-    ``amount`` how much of it there is; one that stands for several of a kind has ``members``.
+    seen (``first_seen``). ``amount`` is how much of it there is, ``detail`` what else is known,
+    ``which`` tells alarms about one object apart. One that stands for several has ``members``.
     """
 
-    level: Literal["act", "look"]
     kind: str
     about: About
     text: str
-    cure: str
-    promise: str
     since_ms: int | None = None
-    key: str = ""
-    first_seen: bool = False
     amount: int = 0
     detail: str = ""
+    which: str = ""
+    first_seen: bool = False
     members: tuple[Alarm, ...] = ()
+
+    @property
+    def level(self) -> Literal["act", "look"]:
+        """Whether somebody should act, or look."""
+        return KINDS[self.kind].level
+
+    @property
+    def cure(self) -> str:
+        """What to do."""
+        return KINDS[self.kind].cure
+
+    @property
+    def promise(self) -> str:
+        """The promise that it touches."""
+        return KINDS[self.kind].promise
+
+    @property
+    def key(self) -> str:
+        """The name of the matter, however its numbers change."""
+        return " ".join((self.kind, *self.about[1:], self.which)).rstrip()
 
 
 class LetterErrors(NamedTuple):
@@ -270,8 +424,7 @@ def alarms_of(facts: AlarmFacts) -> list[Alarm]:
     found += map(_of_consumer_letters, consumer_letters(sample))
     for job in facts.timed:
         found += _of_timed(job, sample.now_ms)
-    for instance in facts.instances:
-        found += _of_instance(instance)
+    found += (_of_instance(instance) for instance in facts.instances if not instance.up)
     ordered = sorted(found, key=lambda one: (one.level, one.since_ms or sample.now_ms, one.text))
     # A store that does not answer, or cannot be trusted, comes before all that is in it.
     return [*_of_store(facts), *ordered]
@@ -284,85 +437,46 @@ def counted(count: int, noun: str) -> str:
 
 def _of_group(stream: str, group: GroupInfo, facts: AlarmFacts) -> Iterator[Alarm]:
     who, about = f"Group {group.name} of {stream}", ("group", stream, group.name)
-    now_ms = facts.sample.now_ms
+    now_ms, behind = facts.sample.now_ms, counted(group.lag, "message")
     if group.missed:
-        yield Alarm(
-            "act",
-            "missed",
-            about,
-            f"{who} missed {counted(group.missed, 'message')}: evicted before it read them",
-            "keep the stream's messages for longer, or add members to the group",
-            "every message reaches every group",
-            key=f"missed {stream} {group.name}",
-            amount=group.missed,
-        )
+        missed = counted(group.missed, "message")
+        text = f"{who} missed {missed}: evicted before it read them"
+        yield Alarm("missed", about, text, amount=group.missed)
     if group.dead:
-        yield _of_letters(who, about, group.dead, facts.errors.get((stream, group.name)))
+        yield _of_letters(who, about, group.dead, facts)
     waits = group.new_since_ms is not None and now_ms - group.new_since_ms > _UNREAD_MS
     if group.paused:
-        waiting = f", and {counted(group.lag, 'message')} wait" if group.lag else ""
-        yield Alarm(
-            "look",
-            "paused",
-            about,
-            f"{who} is paused{waiting}",
-            "resume it when its members should continue",
-            "messages are handled in time",
-            key=f"paused {stream} {group.name}",
-            amount=group.lag,
-        )
+        text = f"{who} is paused{f', and {behind} wait' if group.lag else ''}"
+        yield Alarm("paused", about, text, amount=group.lag)
     elif group.abandoned:
-        yield Alarm(
-            "look",
-            "abandoned",
-            about,
-            f"{who} is abandoned: no member reads it, and retention does not wait for it",
-            "start a member, or remove the group",
-            "every message reaches every group",
-            group.seen_ms,
-        )
+        text = f"{who} is abandoned: no member reads it, and retention does not wait for it"
+        yield Alarm("abandoned", about, text, group.seen_ms)
+    elif group.lag and waits and now_ms - group.seen_ms > _UNREAD_MS:
+        text = f"{who} is behind by {behind}: no member reads it"
+        yield Alarm("unread", about, text, group.new_since_ms, group.lag)
     elif group.lag and waits:
-        silent = now_ms - group.seen_ms > _UNREAD_MS
         pace = "" if facts.progress is None else facts.progress.words(about, group.lag)
-        yield Alarm(
-            "look",
-            "unread" if silent else "behind",
-            about,
-            f"{who} is behind by {counted(group.lag, 'message')}"
-            + (": no member reads it" if silent else f": {pace}" if pace else ""),
-            "start a member" if silent else "start more members, or check why they are slow",
-            "messages are handled in time",
-            group.new_since_ms,
-            amount=group.lag,
-        )
+        text = f"{who} is behind by {behind}" + (f": {pace}" if pace else "")
+        yield Alarm("behind", about, text, group.new_since_ms, group.lag)
 
 
-def _of_letters(who: str, about: About, dead: int, errors: LetterErrors | None) -> Alarm:
+def _of_letters(who: str, about: About, dead: int, facts: AlarmFacts) -> Alarm:
+    errors = facts.errors.get(about[1:])
+    detail = "" if errors is None else str(errors)
     return Alarm(
-        "look",
-        "dead",
-        about,
-        f"{who} has {counted(dead, 'dead letter')}",
-        "check their errors, then redrive or discard them",
-        "every message is handled",
-        key=f"dead {' '.join(about[1:])}",
-        amount=dead,
-        detail="" if errors is None else str(errors),
+        "dead", about, f"{who} has {counted(dead, 'dead letter')}", amount=dead, detail=detail
     )
 
 
 def _of_stream(stream: StreamInfo, facts: AlarmFacts) -> Iterator[Alarm]:
+    now_ms = facts.sample.now_ms
     if stream.idle_holder:
-        yield Alarm(
-            "look",
-            "retention",
-            ("stream", stream.name),
+        text = (
             f"Stream {stream.name} keeps more than its retention allows, because "
-            f"{stream.idle_holder} still needs it and is inactive",
-            "start it again, or remove it",
-            "a stream stays within its retention",
-            facts.sample.now_ms - (stream.slowest_idle_ms or 0),
+            f"{stream.idle_holder} still needs it and is inactive"
         )
+        idle_ms = stream.slowest_idle_ms or 0
+        yield Alarm("retention", ("stream", stream.name), text, now_ms - idle_ms)
     for reader, following in stream.readers.items():
         if stream.reader_lag_ms[reader] > _UNREAD_MS and stream.last >= following:
             yield _of_reader(stream, reader, following, facts)
@@ -371,24 +485,16 @@ def _of_stream(stream: StreamInfo, facts: AlarmFacts) -> Iterator[Alarm]:
 def _of_reader(stream: StreamInfo, reader: str, following: int, facts: AlarmFacts) -> Alarm:
     """Return the alarm for a SQL consumer or another reader outside the log that is behind."""
     name, lag = reader.removeprefix(CONSUMER), stream.last + 1 - max(following, stream.first)
-    kind = "SQL consumer" if name != reader else "reader"
-    pace = ""
+    in_sql, pace = name != reader, ""
     if (known := _checkpoint(facts.outbox, name, stream.name)) is not None:
         idle_s = known.idle_ms // 1000
         pace = f"no progress for {idle_s:,} s" if known.idle_ms > _UNREAD_MS else ""
     if not pace and facts.progress is not None:
         pace = facts.progress.words(("reader", stream.name, reader), lag)
-    return Alarm(
-        "look",
-        "reader",
-        ("consumer", name) if name != reader else ("stream", stream.name),
-        f"{kind[:1].upper()}{kind[1:]} {name} on {stream.name} is behind by "
-        f"{counted(lag, 'message')}" + (f": {pace}" if pace else ""),
-        "check whether it runs, and its log",
-        "messages are handled in time",
-        facts.sample.now_ms - stream.reader_lag_ms[reader],
-        amount=lag,
-    )
+    text = f"{'SQL consumer' if in_sql else 'Reader'} {name} on {stream.name} is behind by "
+    text += counted(lag, "message") + (f": {pace}" if pace else "")
+    about = ("consumer", name) if in_sql else ("stream", stream.name)
+    return Alarm("reader", about, text, facts.sample.now_ms - stream.reader_lag_ms[reader], lag)
 
 
 def _checkpoint(outbox: Status | None, consumer: str, stream: str) -> Checkpoint | None:
@@ -398,72 +504,36 @@ def _checkpoint(outbox: Status | None, consumer: str, stream: str) -> Checkpoint
 
 def _of_queue(queue: QueueStats, facts: AlarmFacts) -> Iterator[Alarm]:
     who, about = f"Queue {queue.name}", ("queue", queue.name)
+    oldest_ms = queue.oldest_ms or 0
     if queue.damaged:
-        yield Alarm(
-            "act",
-            "damaged",
-            about,
-            f"{who} has {counted(queue.damaged, 'damaged message')}",
-            "run headwater scrub",
-            "nothing acknowledged is lost",
-            key=f"damaged {queue.name}",
-            amount=queue.damaged,
-        )
+        text = f"{who} has {counted(queue.damaged, 'damaged message')}"
+        yield Alarm("damaged", about, text, amount=queue.damaged)
     if queue.dead:
-        yield _of_letters(who, about, queue.dead, facts.errors.get((queue.name,)))
+        yield _of_letters(who, about, queue.dead, facts)
     if queue.paused:
-        yield Alarm(
-            "look",
-            "paused",
-            about,
-            f"{who} is paused",
-            "resume it when its consumers should continue",
-            "messages are handled in time",
-            key=f"paused {queue.name}",
-            amount=queue.ready,
-        )
-    elif queue.ready and (queue.oldest_ms or 0) > _UNREAD_MS:
+        yield Alarm("paused", about, f"{who} is paused", amount=queue.ready)
+    elif queue.ready and oldest_ms > _UNREAD_MS:
         silent = not queue.waiting and not queue.popped_per_s
-        yield Alarm(
-            "look",
-            "unpopped" if silent else "slow queue",
-            about,
-            f"{who} has {counted(queue.ready, 'message')} ready"
-            + (", and nobody pops it" if silent else ", more than its consumers pop in a minute"),
-            "start a consumer" if silent else "start more consumers, or check why they are slow",
-            "messages are handled in time",
-            facts.sample.now_ms - (queue.oldest_ms or 0),
-            amount=queue.ready,
-        )
+        text = f"{who} has {counted(queue.ready, 'message')} ready, "
+        text += "and nobody pops it" if silent else "more than its consumers pop in a minute"
+        kind = "unpopped" if silent else "slow queue"
+        yield Alarm(kind, about, text, facts.sample.now_ms - oldest_ms, queue.ready)
 
 
 def _of_consumer_letters(given_up: ConsumerLetterCount) -> Alarm:
-    who, count = f"{given_up.consumer} on {given_up.stream}", given_up.dead
-    return Alarm(
-        "look",
-        "letters",
-        ("consumer letters", given_up.consumer),
-        f"SQL consumer {who} has {counted(count, 'dead letter')}",
-        "check their errors, then run headwater consumer redrive, or discard them",
-        "every message is handled",
-        key=f"letters {given_up.letters}",
-        amount=count,
-    )
+    who, dead = f"{given_up.consumer} on {given_up.stream}", given_up.dead
+    text = f"SQL consumer {who} has {counted(dead, 'dead letter')}"
+    about = ("consumer letters", given_up.consumer)
+    return Alarm("letters", about, text, amount=dead, which=given_up.stream)
 
 
 def _of_outbox(facts: AlarmFacts) -> Iterator[Alarm]:
     status = facts.outbox
     if status is not None and status.backlog and not status.streaming:
-        yield Alarm(
-            "act",
-            "outbox",
-            ("outbox",),
-            f"No streamer runs, and {counted(status.backlog, 'staged row')} wait in the outbox",
-            "run headwater outbox stream, or an App with a streamer",
-            "staged rows reach the log soon",
-            None if status.oldest_ms is None else facts.sample.now_ms - status.oldest_ms,
-            key="outbox",
-        )
+        text = f"No streamer runs, and {counted(status.backlog, 'staged row')} wait in the outbox"
+        oldest_ms = status.oldest_ms
+        since_ms = None if oldest_ms is None else facts.sample.now_ms - oldest_ms
+        yield Alarm("outbox", ("outbox",), text, since_ms)
 
 
 def _of_processes(processes: Sequence[SeenProcess]) -> Iterator[Alarm]:
@@ -472,27 +542,14 @@ def _of_processes(processes: Sequence[SeenProcess]) -> Iterator[Alarm]:
         who = f"{note.kind} {note.name} (process {note.pid} on {note.host})"
         if process.is_silent and not process.is_replaced(processes):
             works = sorted({one.object or one.name for one in note.parts})
-            yield Alarm(
-                "look",
-                "silent",
-                ("processes",),
-                f"{who[:1].upper()}{who[1:]} ended without a word: it was killed, or its machine "
-                "is away" + (f"; it worked on {', '.join(works[:5])}" if works else ""),
-                "start it again, under the same name; what nobody replaces is shown for a day",
-                "messages are handled in time",
-                process.seen_ms,
-            )
+            text = f"{who[:1].upper()}{who[1:]} ended without a word: it was killed, or its "
+            text += "machine is away" + (f"; it worked on {', '.join(works[:5])}" if works else "")
+            yield Alarm("silent", ("processes",), text, process.seen_ms)
         for part in () if process.is_silent else note.parts:
             if part.why and part.status != "running":
-                yield Alarm(
-                    "act",
-                    "died",
-                    ("processes",),
-                    f"Part {part.name} of {who} failed: {part.why}",
-                    "check its log; it restarts automatically, after longer pauses each time",
-                    "messages are handled in time",
-                    key=f"died {part.name} {note.host} {note.pid}",
-                )
+                text = f"Part {part.name} of {who} failed: {part.why}"
+                which = f"{part.name} {note.host} {note.pid}"
+                yield Alarm("died", ("processes",), text, which=which)
 
 
 def _of_timed(job: TimedJobInfo, now_ms: int) -> Iterator[Alarm]:
@@ -501,75 +558,29 @@ def _of_timed(job: TimedJobInfo, now_ms: int) -> Iterator[Alarm]:
     if last is not None and last.outcome != "done":
         ended = "was lost with its runner" if last.outcome == "lost" else "failed"
         why = f": {last.error}" if last.error else ""
-        yield Alarm(
-            "look",
-            "timed",
-            about,
-            f"{who}: the last run {ended} after {counted(last.attempt, 'attempt')}{why}",
-            "check its history, then run it now, or wait for the next run",
-            "timed jobs run when they are due",
-            last.ended_ms,
-        )
+        text = f"{who}: the last run {ended} after {counted(last.attempt, 'attempt')}{why}"
+        yield Alarm("timed", about, text, last.ended_ms)
     late = [run.at_ms for run in job.waiting if now_ms - run.at_ms > _OVERDUE_MS]
     if late and not job.paused and not job.running:
-        yield Alarm(
-            "act",
-            "overdue",
-            about,
-            f"{who} is overdue, and no runner takes it",
-            "start a runner of its App, with room for one more job",
-            "timed jobs run when they are due",
-            min(late),
-        )
+        yield Alarm("overdue", about, f"{who} is overdue, and no runner takes it", min(late))
 
 
-def _of_instance(instance: InstanceStatus) -> Iterator[Alarm]:
-    if not instance.up:
-        yield Alarm(
-            "act",
-            "instance",
-            ("timelines",),
-            f"Instance {instance.instance} of the farm, in cluster {instance.cluster}, is down"
-            + (f": {instance.fault}" if instance.fault else ""),
-            "start it again; reads repair it, and headwater timeline walk does it at once",
-            "every cluster has all timelines",
-            key=f"instance {instance.cluster} {instance.instance}",
-        )
+def _of_instance(instance: InstanceStatus) -> Alarm:
+    text = f"Instance {instance.instance} of the farm, in cluster {instance.cluster}, is down"
+    text += f": {instance.fault}" if instance.fault else ""
+    return Alarm("instance", ("timelines",), text, which=f"{instance.cluster} {instance.instance}")
 
 
 def _of_store(facts: AlarmFacts) -> Iterator[Alarm]:
     report, servers = facts.report, facts.servers
     if facts.missing is not None:
-        yield Alarm(
-            "act",
-            "store",
-            ("store",),
-            f"The store does not answer ({facts.missing}); all else is as it was before",
-            "check the server of the store, and the network to it",
-            "messages are accepted and handled",
-            facts.sample.now_ms or None,
-        )
+        text = f"The store does not answer ({facts.missing}); all else is as it was before"
+        yield Alarm("store", ("store",), text, facts.sample.now_ms or None)
     elif report is not None and report.verdict == "fail":
-        yield Alarm(
-            "act",
-            "durability",
-            ("store",),
-            report.summary,
-            "see the store's checks: headwater doctor",
-            "acknowledged messages survive a crash",
-            key="doctor",
-        )
+        yield Alarm("durability", ("store",), report.summary)
     if servers and servers.most_memory and servers.memory > _FULL * servers.most_memory:
         share = servers.memory / servers.most_memory
-        yield Alarm(
-            "act",
-            "memory",
-            ("store",),
-            f"The store uses {share:.0%} of its memory limit",
-            "raise the limit, or shorten the retention of streams",
-            "writes are accepted",
-            key="memory",
-        )
+        yield Alarm("memory", ("store",), f"The store uses {share:.0%} of its memory limit")
 
 
 def consumer_letters(sample: StoreSample) -> Iterator[ConsumerLetterCount]:

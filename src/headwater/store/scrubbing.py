@@ -85,6 +85,11 @@ class Defect:
     cure: str
     repair: Repair | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def repairable(self) -> bool:
+        """Whether ``headwater repair`` cures it."""
+        return self.repair is not None
+
 
 @dataclass(slots=True)
 class ScrubLedger:

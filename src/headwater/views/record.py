@@ -6,9 +6,10 @@ dict, derives JSON Schema and OpenAPI components from it, and reads it back with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from inspect import cleandoc
-from typing import Any, Final, Self, cast, get_type_hints
+from typing import Any, Final, Self, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -40,12 +41,37 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mirror(View, frozen=True, kw_only=True):
-    """A view with the same fields as types of the library; ``mirror`` makes it."""
+    """A view of objects of the library, whose attributes its fields are; ``mirror`` makes it."""
 
     @classmethod
     def of(cls, *sources: object, **more: object) -> Self:
-        """Return the view of objects of the mirrored types; ``more`` gives its further fields."""
-        return cls(**copied(cls, *sources, **more))
+        """Return the view of objects of the mirrored types; ``more`` gives its further fields.
+
+        What is in a list is shown by the view that the field says.
+        """
+        shown = copied(cls, *sources, **more)
+        for field, convert in _conversions(cls).items():
+            if field in shown:
+                shown[field] = convert(shown[field])
+        return cls(**shown)
+
+
+@cache
+def _conversions(view: type[Mirror]) -> dict[str, Callable[[Any], Any]]:
+    """Return how fields of a view are made of those of the library, where they differ."""
+    found: dict[str, Callable[[Any], Any]] = {}
+    for field, hint in get_type_hints(view).items():
+        if hint is str:
+            found[field] = str  # a path
+        elif get_origin(hint) is list:
+            (item,) = get_args(hint)
+            is_view = isinstance(item, type) and issubclass(item, Mirror)
+            found[field] = partial(_listed, item) if is_view else list
+    return found
+
+
+def _listed(view: type[Mirror], items: Iterable[object]) -> list[Mirror]:
+    return [one if isinstance(one, view) else view.of(one) for one in items]
 
 
 def mirror(

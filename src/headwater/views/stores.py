@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, Final, Literal
 
 from headwater.ick.types import KeptChannel
 from headwater.log.retention import Kept
@@ -12,71 +12,47 @@ from headwater.store.doctor import DoctorReport, Finding, StoreUpgrade, Verdict
 from headwater.store.embedded import EmbeddedStatus
 from headwater.store.library import FORMAT, VERSION
 from headwater.store.presence import ServerJob
-from headwater.store.scrubbing import Defect, ScrubReport
-from headwater.views.record import View, copied, mirror
+from headwater.store.scrubbing import ScrubReport
+from headwater.views.record import Mirror, View, mirror
 from headwater.whole_store.letters import LetterCount, LettersMoved
 from headwater.whole_store.scrubbing import RepairReport
 
-# ── Stores ────────────────────────────────────────────────────────────────────────────────────────
+EmbeddedView = mirror("EmbeddedView", EmbeddedStatus, types={"directory": str})
+FindingView = mirror("FindingView", Finding)
+DoctorView = mirror(
+    "DoctorView",
+    DoctorReport,
+    names={"where": "store", "findings": "checks", "rules": "rights"},
+    types={"findings": list[FindingView]},  # type: ignore[valid-type]  # made at run time
+    last={"verdict": Verdict, "summary": str},
+)
+LetterCountView = mirror("LetterCountView", LetterCount)
+LettersMovedView = mirror("LettersMovedView", LettersMoved)
 
 
-# ── Stores ────────────────────────────────────────────────────────────────────────────────────────
+class DefectView(Mirror, frozen=True, kw_only=True):
+    """What is wrong with an object; ``repairable`` says whether ``headwater repair`` cures it."""
 
-
-class EmbeddedView(View, frozen=True, kw_only=True):
-    """The server of a data directory; ``pid`` and ``version`` are None unless it answers."""
-
-    directory: str
-    running: bool
-    loading: bool
-    stays: bool
-    socket: str
-    pid: int | None
-    version: str | None
-
-    @classmethod
-    def of(cls, status: EmbeddedStatus) -> EmbeddedView:
-        """Return the view of what is known of a server."""
-        return cls(**copied(cls, status, directory=str(status.directory)))
-
-
-class FindingView(View, frozen=True, kw_only=True):
-    """One thing that the doctor checked; ``server`` names the node of a cluster, or is empty."""
-
-    check: str
+    kind: str
+    name: str
+    place: str
+    expected: str
     found: str
-    verdict: Verdict
     cure: str
-    server: str
-
-    @classmethod
-    def of(cls, finding: Finding) -> FindingView:
-        """Return the view of a finding."""
-        return cls(**copied(cls, finding))
+    repairable: bool
 
 
-class DoctorView(View, frozen=True, kw_only=True):
-    """All that the doctor found; ``rights`` are those that the user of the store needs."""
-
-    store: str
-    verdict: Verdict
-    summary: str
-    checks: list[FindingView]
-    rights: str
-
-    @classmethod
-    def of(cls, report: DoctorReport) -> DoctorView:
-        """Return the view of the doctor's report."""
-        return cls(
-            store=report.where,
-            verdict=report.verdict,
-            summary=report.summary,
-            checks=[FindingView.of(finding) for finding in report.findings],
-            rights=report.rules,
-        )
+_SHOWN_DEFECTS: Final = {"defects": list[DefectView], "unsettled": list[str]}
+ScrubView = mirror("ScrubView", ScrubReport, first={"store": str}, types=_SHOWN_DEFECTS)
+RepairView = mirror(
+    "RepairView",
+    RepairReport,
+    first={"store": str, "dry_run": bool},
+    types={"repaired": list[DefectView], "left": list[DefectView]},
+)
 
 
-class ClientKindView(View, frozen=True, kw_only=True):
+class ClientKindView(Mirror, frozen=True, kw_only=True):
     """A kind of client: release, version of its contract, newest format it knows, when it was seen.
 
     ``older`` says that it does not understand the newest format of the release that looks.
@@ -89,7 +65,7 @@ class ClientKindView(View, frozen=True, kw_only=True):
     older: bool
 
 
-class UpgradeView(View, frozen=True, kw_only=True):
+class UpgradeView(Mirror, frozen=True, kw_only=True):
     """How a store stands between releases: its format, the clients that were seen, its libraries.
 
     ``newest_format`` and ``contract`` are those of the release that looks; ``unused`` are the
@@ -98,54 +74,32 @@ class UpgradeView(View, frozen=True, kw_only=True):
 
     store: str
     format: int
-    newest_format: int
-    contract: int
+    newest_format: int = FORMAT
+    contract: int = VERSION
     clients: list[ClientKindView]
     libraries: list[int]
     unused: list[int]
     done: bool
 
-    @classmethod
-    def of(cls, found: StoreUpgrade, *, done: bool) -> UpgradeView:
-        """Return the view of how a store stands."""
-        return cls(
-            store=found.where,
-            format=found.record.format,
-            newest_format=FORMAT,
-            contract=VERSION,
-            clients=[
-                ClientKindView(
-                    release=kind.release,
-                    contract=kind.version,
-                    format=kind.format,
-                    seen_ms=kind.seen_ms,
-                    older=kind in found.older,
-                )
-                for kind in found.record.seen
-            ],
-            libraries=list(found.versions),
-            unused=list(found.unused),
-            done=done,
-        )
+
+def upgrade_view(found: StoreUpgrade, *, done: bool) -> UpgradeView:
+    """Return the view of how a store stands."""
+    clients = [
+        ClientKindView.of(kind, contract=kind.version, older=kind in found.older)
+        for kind in found.record.seen
+    ]
+    own = {"store": found.where, "clients": clients, "libraries": found.versions}
+    return UpgradeView.of(found, found.record, done=done, **own)
 
 
-# ── Housekeeping ──────────────────────────────────────────────────────────────────────────────────
-# Views of what housekeeping did: one record for each change.
-
+# ── Housekeeping: one record for each change ──────────────────────────────────────────────────────
 
 # The counts of a report, in the order in which the work is done.
-STREAM_CHANGES = (
-    "published",
-    "sealed",
-    "cooled",
-    "expired",
-    "buried",
-    "producers",
-    "members",
-    "evicted",
+STREAM_CHANGES: Final = (
+    *("published", "sealed", "cooled", "expired", "buried", "producers", "members", "evicted"),
     "compacted",
 )
-QUEUE_CHANGES = ("returned", "buried", "outlived", "producers")
+QUEUE_CHANGES: Final = ("returned", "buried", "outlived", "producers")
 
 
 class StreamChangeView(View, frozen=True, kw_only=True):
@@ -155,13 +109,6 @@ class StreamChangeView(View, frozen=True, kw_only=True):
     change: str
     count: int
 
-    @classmethod
-    def all_of(cls, kept: Kept) -> Iterator[StreamChangeView]:
-        """Yield a view for each change that was made."""
-        for change in STREAM_CHANGES:
-            if count := getattr(kept, change):
-                yield cls(stream=kept.stream, change=change, count=count)
-
 
 class QueueChangeView(View, frozen=True, kw_only=True):
     """What housekeeping did to a queue: to how many messages or producers."""
@@ -169,13 +116,6 @@ class QueueChangeView(View, frozen=True, kw_only=True):
     queue: str
     change: str
     count: int
-
-    @classmethod
-    def all_of(cls, kept: KeptQueue) -> Iterator[QueueChangeView]:
-        """Yield a view for each change that was made."""
-        for change in QUEUE_CHANGES:
-            if count := getattr(kept, change):
-                yield cls(queue=kept.queue, change=change, count=count)
 
 
 class ChannelChangeView(View, frozen=True, kw_only=True):
@@ -185,76 +125,26 @@ class ChannelChangeView(View, frozen=True, kw_only=True):
     change: str = "resharded"
     count: int = 1
 
-    @classmethod
-    def all_of(cls, kept: KeptChannel) -> Iterator[ChannelChangeView]:
-        """Yield a view when a change of shards was finished."""
+
+ChangeView = StreamChangeView | QueueChangeView | ChannelChangeView
+
+
+def changes_of(kept: Kept | KeptQueue | KeptChannel) -> Iterator[ChangeView]:
+    """Yield a view for each change that housekeeping made to an object."""
+    if isinstance(kept, KeptChannel):
         if kept.settled:
-            yield cls(channel=kept.channel)
+            yield ChannelChangeView(channel=kept.channel)
+        return
+    for change in STREAM_CHANGES if isinstance(kept, Kept) else QUEUE_CHANGES:
+        if not (count := getattr(kept, change)):
+            continue
+        if isinstance(kept, Kept):
+            yield StreamChangeView(stream=kept.stream, change=change, count=count)
+        else:
+            yield QueueChangeView(queue=kept.queue, change=change, count=count)
 
 
-# ── Scrubs ────────────────────────────────────────────────────────────────────────────────────────
-# Views of what a scrub saw, and of what a repair did.
-
-
-class DefectView(View, frozen=True, kw_only=True):
-    """What is wrong with an object; ``repairable`` says whether ``headwater repair`` cures it."""
-
-    kind: str
-    name: str
-    place: str
-    expected: str
-    found: str
-    cure: str
-    repairable: bool
-
-    @classmethod
-    def of(cls, defect: Defect) -> DefectView:
-        """Return the view of a defect."""
-        return cls(**copied(cls, defect, repairable=defect.repair is not None))
-
-
-class ScrubView(View, frozen=True, kw_only=True):
-    """What a scrub saw; ``more`` defects were only counted."""
-
-    store: str
-    objects: int
-    bytes: int
-    complete: bool
-    unsettled: list[str]
-    more: int
-    defects: list[DefectView]
-
-    @classmethod
-    def of(cls, report: ScrubReport, store: str) -> ScrubView:
-        """Return the view of a scrub's report."""
-        defects = [DefectView.of(defect) for defect in report.defects]
-        unsettled = list(report.unsettled)
-        return cls(**copied(cls, report, store=store, defects=defects, unsettled=unsettled))
-
-
-class RepairView(View, frozen=True, kw_only=True):
-    """What a repair did, or would do in a dry run, which leaves everything."""
-
-    store: str
-    dry_run: bool
-    complete: bool
-    repaired: list[DefectView]
-    left: list[DefectView]
-
-    @classmethod
-    def of(cls, report: RepairReport, store: str, *, dry_run: bool) -> RepairView:
-        """Return the view of a repair's report."""
-        return cls(
-            store=store,
-            dry_run=dry_run,
-            complete=report.complete,
-            repaired=[DefectView.of(defect) for defect in report.repaired],
-            left=[DefectView.of(defect) for defect in report.left],
-        )
-
-
-# ── Tokens ────────────────────────────────────────────────────────────────────────────────────────
-# Views of the tokens of a server; the token itself is shown once, when it is made.
+# ── Tokens: one itself is shown once, when it is made ─────────────────────────────────────────────
 
 
 class TokenView(View, frozen=True, kw_only=True):
@@ -280,15 +170,13 @@ class TokenRemovedView(View, frozen=True, kw_only=True):
     removed: bool = True
 
 
-# ── Server jobs ───────────────────────────────────────────────────────────────────────────────────
-# Views of the jobs that servers run: what each does, and how far it is.
-
+# ── Server jobs: what each does, and how far it is ────────────────────────────────────────────────
 
 # So many places of a job are named; the others are counted.
-_NAMED = 3
+_NAMED: Final = 3
 
 
-class ServerJobView(View, frozen=True, kw_only=True):
+class ServerJobView(Mirror, frozen=True, kw_only=True):
     """A job of a server: ``done`` of ``total``, which is null when that is not known before."""
 
     job: str
@@ -301,25 +189,12 @@ class ServerJobView(View, frozen=True, kw_only=True):
     error: str | None
     noted_ms: int
 
-    @classmethod
-    def of(cls, job: ServerJob) -> ServerJobView:
-        """Return the view of a job."""
-        what, done, total = _described(job.kind, job.details)
-        return cls(
-            job=job.id,
-            kind=job.kind,
-            state=job.state,
-            who=job.who,
-            what=what,
-            done=done,
-            total=total,
-            error=job.details.get("error"),
-            noted_ms=job.noted_ms,
-        )
 
-
-LetterCountView = mirror("LetterCountView", LetterCount)
-LettersMovedView = mirror("LettersMovedView", LettersMoved)
+def job_view(job: ServerJob) -> ServerJobView:
+    """Return the view of a job."""
+    what, done, total = _described(job.kind, job.details)
+    error = job.details.get("error")
+    return ServerJobView.of(job, job=job.id, what=what, done=done, total=total, error=error)
 
 
 def _described(kind: str, facts: dict[str, Any]) -> tuple[str, int, int | None]:
@@ -346,11 +221,7 @@ def _places(facts: dict[str, Any]) -> str:
     return ", ".join(named[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-# ── Alarms ────────────────────────────────────────────────────────────────────────────────────────
-# Views of alarms: what somebody should look at or do.
-
-
-class AlarmView(View, frozen=True, kw_only=True):
+class AlarmView(Mirror, frozen=True, kw_only=True):
     """Something that somebody should look at (``look``) or do something about (``act``).
 
     ``about`` is the kind of the object and its names. ``since_ms`` is when it began, or, with
@@ -368,20 +239,10 @@ class AlarmView(View, frozen=True, kw_only=True):
     first_seen: bool
     amount: int
 
-    @classmethod
-    def of(cls, alarm: object) -> AlarmView:
-        """Return the view of an alarm."""
-        return cls(**copied(cls, alarm))
 
-
-class AlarmsView(View, frozen=True, kw_only=True):
+class AlarmsView(Mirror, frozen=True, kw_only=True):
     """All alarms of a store as of a moment, what needs an act first."""
 
     store: str
     as_of_ms: int
     alarms: list[AlarmView]
-
-    @classmethod
-    def of(cls, store: str, as_of_ms: int, alarms: Iterable[object]) -> AlarmsView:
-        """Return the view of the alarms of a store."""
-        return cls(store=store, as_of_ms=as_of_ms, alarms=[AlarmView.of(one) for one in alarms])

@@ -37,15 +37,15 @@ def list_jobs(store: StoreUrl = None, as_json: AsJson = False) -> None:
     columns: dict[str, Callable[[ServerJob], object]] = {
         "job": lambda job: job.id,
         "state": lambda job: job.state,
-        "done": lambda job: _progress(views.stores.ServerJobView.of(job)),
+        "done": lambda job: _progress(views.stores.job_view(job)),
         "noted": lambda job: output.time_text(job.noted_ms),
         "by": lambda job: job.who,
-        "what": lambda job: views.stores.ServerJobView.of(job).what,
+        "what": lambda job: views.stores.job_view(job).what,
         "error": lambda job: job.details.get("error"),
     }
     output.show_list(
         found,
-        views.stores.ServerJobView.of,
+        views.stores.job_view,
         columns,
         as_json,
         fold=5,
@@ -68,7 +68,7 @@ def stop(
         if not hw.stop_job(job):
             raise InvalidInput(f"the job {job} has ended already ({before.state})")
         now = _ended(hw, job)
-    view = views.stores.ServerJobView.of(now)
+    view = views.stores.job_view(now)
     if not now.over:
         said = "it will be stopped by the next server that starts: none has it at the moment"
     elif now.state == "stopped" and before.state == "waiting":

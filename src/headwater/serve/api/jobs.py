@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from typing import Annotated, Final, Literal
 
@@ -61,8 +62,8 @@ class ScrubStateView(View, frozen=True, kw_only=True):
     bytes: int = 0
     defects: int = 0
     noted_ms: int = 0
-    report: ScrubView | None = None
-    repair: RepairView | None = None
+    report: ScrubView | None = None  # type: ignore[valid-type]  # mirror makes them at run time
+    repair: RepairView | None = None  # type: ignore[valid-type]
     error: str | None = None
 
 
@@ -161,13 +162,11 @@ class Scrubs(JobKind[ScrubNote, ScrubStateView]):
             return msgspec.structs.replace(
                 note,
                 defects=len(report.repaired) + len(report.left),
-                repair=RepairView.of(shown, self.hw.store.where, dry_run=dry_run),
+                repair=RepairView.of(shown, store=self.hw.store.where, dry_run=dry_run),
             )
-        view = ScrubView.of(report, self.hw.store.where)
-        beyond = max(len(view.defects) - _MOST_DEFECTS, 0)
-        view = msgspec.structs.replace(
-            view, defects=view.defects[:_MOST_DEFECTS], more=view.more + beyond
-        )
+        beyond = max(len(report.defects) - _MOST_DEFECTS, 0)
+        named = replace(report, defects=report.defects[:_MOST_DEFECTS], more=report.more + beyond)
+        view = ScrubView.of(named, store=self.hw.store.where)
         return msgspec.structs.replace(
             note,
             objects=report.objects,

@@ -82,7 +82,7 @@ async def get_alarms(call: ApiCall) -> AlarmsView:
     """List what somebody should look at or do: the same as on the overview of the console."""
     sample = await call.served.watched.sweeps.whole(_EVERY_S)
     found = await call.served.watched.alarms.found(sample)
-    return AlarmsView.of(call.hw.store.where, sample.now_ms, found)
+    return AlarmsView.of(store=call.hw.store.where, as_of_ms=sample.now_ms, alarms=found)
 
 
 STORE_ROUTES: Final = (
@@ -98,7 +98,7 @@ STORE_ROUTES: Final = (
 class QueriesView(View, frozen=True, kw_only=True):
     """The queries that a store knows."""
 
-    queries: list[QueryView]
+    queries: list[QueryView]  # type: ignore[valid-type]  # mirror makes it at run time
 
 
 async def list_queries(call: ApiCall) -> QueriesView:

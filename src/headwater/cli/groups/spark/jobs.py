@@ -319,7 +319,7 @@ def archives(
     ]
     output.show_list(
         found,
-        views.queries.ArchiveView.of,
+        views.queries.archive_view,
         {
             "stream": lambda one: one.stream,
             "first": lambda one: one.first,

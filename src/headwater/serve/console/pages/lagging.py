@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from headwater.metrics.alarms import CONSUMER, Alarm, consumer_letters
+from headwater.metrics.alarms import CONSUMER, KINDS, Alarm, consumer_letters
 from headwater.metrics.history import Point, Series, counted
 from headwater.metrics.sweeps import StoreSample
 from headwater.serve.console.links import (
@@ -26,32 +26,19 @@ from headwater.views.overview import live_members
 
 # So many alarms of a kind are lines of their own; more become one line.
 _APART: Final = 3
-# What is said of n objects, by the kind of their alarm; and the page that shows all of them.
-_WORDS: Final[dict[str, tuple[str, str]]] = {
-    "missed": ("{n} groups missed {count} messages: evicted before they were read", "/streams"),
-    "dead": ("{n} groups and queues have {count} dead letters", "/dead"),
-    "letters": ("{n} SQL consumers have {count} dead letters", "/dead#of-consumers"),
-    "abandoned": ("{n} groups are abandoned: no member reads them", "/streams"),
-    "unread": ("{n} groups have no member, and {count} messages wait for them", "/streams"),
-    "behind": ("{n} groups are behind, by {count} messages in all", "/streams"),
-    "reader": ("{n} SQL consumers and readers are behind, by {count} messages", "/consumers"),
-    "retention": ("{n} streams keep more than their retention allows", "/streams"),
-    "damaged": ("{n} queues have {count} damaged messages", "/queues"),
-    "paused": ("{n} groups and queues are paused, and {count} messages wait", "/streams"),
-    "unpopped": ("{n} queues have {count} messages, and nobody pops them", "/queues"),
-    "slow queue": ("{n} queues have {count} messages that wait for over a minute", "/queues"),
-    "silent": ("{n} processes ended without a word", "/processes"),
-    "died": ("{n} parts of applications have failed", "/processes"),
-    "timed": ("{n} timed jobs failed when they ran last", "/timed"),
-    "overdue": ("{n} timed jobs are overdue, and no runner takes them", "/timed"),
-    "instance": ("{n} instances of the farm are down", "/timelines"),
+# The page that shows all objects of which something is wrong, by their kind.
+_PAGES: Final = {
+    "group": "/streams",
+    "stream": "/streams",
+    "queue": "/queues",
+    "consumer": "/consumers",
+    "consumer letters": "/dead#of-consumers",
 }
 _LINKS: Final[dict[str, Callable[..., str]]] = {
     "group": group_link,
     "stream": stream_link,
     "queue": queue_link,
     "consumer": consumer_link,
-    "consumer letters": lambda _: "/dead#of-consumers",
     "timed": lambda job: f"/timed/{path_part(job)}",
 }
 
@@ -68,11 +55,11 @@ class AlarmButton(NamedTuple):
 def link_of(alarm: Alarm) -> str:
     """Return the page of what an alarm is about, from the root of the console on."""
     kind, *names = alarm.about
-    if alarm.members:
-        return _WORDS[alarm.kind][1]
     if alarm.kind == "dead":
-        return f"/dead?{query(place=_place(alarm).key)}"
-    return _LINKS[kind](*names) if kind in _LINKS else f"/{kind}"
+        return "/dead" if alarm.members else f"/dead?{query(place=_place(alarm).key)}"
+    if kind in _LINKS and not alarm.members:
+        return _LINKS[kind](*names)
+    return _PAGES.get(kind, f"/{kind}")
 
 
 def button_of(alarm: Alarm) -> AlarmButton | None:
@@ -103,24 +90,23 @@ def _place(alarm: Alarm) -> Place:
 
 def gathered(alarms: Sequence[Alarm]) -> list[Alarm]:
     """Return alarms in their order; those of a kind with many as one, where its first was."""
-    kinds: dict[tuple[str, str], list[Alarm]] = {}
+    kinds: dict[str, list[Alarm]] = {}
     for one in alarms:
-        kinds.setdefault((one.level, one.kind), []).append(one)
-    found, told = [], set()
+        kinds.setdefault(one.kind, []).append(one)
+    shown = []
     for one in alarms:
-        same, kind = kinds[one.level, one.kind], (one.level, one.kind)
-        if one.kind not in _WORDS or len(same) <= _APART:
-            found.append(one)
-        elif kind not in told:
-            told.add(kind)
-            found.append(_together(same))
-    return found
+        same = kinds[one.kind]
+        if not KINDS[one.kind].many or len(same) <= _APART:
+            shown.append(one)
+        elif one is same[0]:
+            shown.append(_together(same))
+    return shown
 
 
 def _together(same: list[Alarm]) -> Alarm:
     times = [one.since_ms for one in same if one.since_ms is not None]
     return same[0]._replace(
-        text=_WORDS[same[0].kind][0].format(
+        text=KINDS[same[0].kind].many.format(
             n=f"{len(same):,}", count=f"{sum(one.amount for one in same):,}"
         ),
         since_ms=min(times, default=None),
