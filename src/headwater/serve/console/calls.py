@@ -16,27 +16,37 @@ if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
 
 Context: TypeAlias = dict[str, Any]
-Show: TypeAlias = "Callable[[PageCall], Awaitable[Context]]"
-Feed: TypeAlias = "Callable[[PageCall], Awaitable[StreamedReply]]"
+Show: TypeAlias = "Callable[[PageCall], Awaitable[Context | StreamedReply]]"
 
 
 class ConsolePage(NamedTuple):
     """One page: where it is, what it shows, and under which word of the navigation.
 
-    A page without a template is answered as JSON: what scripts ask for, such as points of charts.
+    A page without a template is answered as JSON, or as what scripts follow. One about the
+    ``whole`` store is for clients that may read all of it; others are about the object that is the
+    first name of their path, and for clients that may read that.
     """
 
     path: str
     show: Show
-    template: str
-    place: str
+    template: str = ""
+    place: str = ""
+    whole: bool = False
+
+    async def shown(self, call: PageCall) -> Context | StreamedReply:
+        """Return what the template shows, or the answer; raises Refused without the right."""
+        if self.whole:
+            call.check_everywhere()
+        elif call.names:
+            call.check(call.name)
+        return await self.show(call)
 
 
-class ConsoleFeed(NamedTuple):
-    """What scripts of a page follow: an endless answer, such as the events of a tail."""
-
-    path: str
-    follow: Feed
+def page(
+    path: str, template: str = "", place: str = "", *, whole: bool = False
+) -> Callable[[Show], ConsolePage]:
+    """Declare a function as what a page shows."""
+    return lambda show: ConsolePage(path, show, template, place, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,13 @@ class PageCall:
         """Check that the client may see an object; raises Refused, 403."""
         if not self.grant.allows(Scope.READ, name):
             raise Refused(403, f"this token does not allow to read {name!r}; sign in with another")
+
+    def check_everywhere(self) -> None:
+        """Check that the client may see all of the store; raises Refused, 403."""
+        if not self.grant.everywhere(Scope.READ):
+            raise Refused(
+                403, "this concerns the whole store; sign in with a token for all names (*)"
+            )
 
     def may(self, needed: Scope, name: str) -> bool:
         """Return whether the client may do what needs a scope to an object."""

@@ -8,19 +8,17 @@ answer is what ``charts_json`` returns. Nothing is inline, so the content securi
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from headwater.errors import InvalidInput
-from headwater.metrics.history import OUTBOX, RESOLUTIONS, STORE, Point, Series, SpacedPoints
+from headwater.metrics.alarms import CONSUMER
+from headwater.metrics.history import OUTBOX, RESOLUTIONS, STORE, Series
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import channel_link, consumer_link, group_link, queue_link
 from headwater.serve.console.render import age, rate, rounded, size
-
-# ── Charts ────────────────────────────────────────────────────────────────────────────────────────
-
 
 WIDTH: Final = 600
 HEIGHT: Final = 100
@@ -47,7 +45,7 @@ class Chart(NamedTuple):
 
     ``unit`` is how values are spelled: ``messages``, ``per s``, ``seconds`` or ``bytes``. A
     chart with a ``source``, an address from the root of the console on, is renewed from there every
-    ``every_s`` seconds. ``bars`` draws columns in place of lines, for counts.
+    ``every_s`` seconds.
     """
 
     name: str
@@ -57,7 +55,6 @@ class Chart(NamedTuple):
     lines: Sequence[ChartLine]
     source: str | None = None
     every_s: float = 2.0
-    bars: bool = False
 
     @property
     def highest(self) -> float:
@@ -108,19 +105,6 @@ class Chart(NamedTuple):
 
     def _y(self, value: float) -> float:
         return HEIGHT - 2 - value / (self.highest or 1) * (HEIGHT - 4)
-
-    @property
-    def columns(self) -> list[tuple[float, float, float, float]]:
-        """The columns of the first line: x, y, width and height of each."""
-        if not self.lines or not self.times:
-            return []
-        wide = WIDTH / len(self.times)
-        return [
-            (round(place * wide, 1), round(y, 1), round(wide * 0.9, 1), round(HEIGHT - y, 1))
-            for place, value in enumerate(self.lines[0].values)
-            if value
-            for y in (self._y(value),)
-        ]
 
     @property
     def told(self) -> list[tuple[str, list[str]]]:
@@ -174,15 +158,50 @@ def _short(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-# ── History charts ────────────────────────────────────────────────────────────────────────────────
-# Charts of what a store has kept of its past: of all, of a group, of a queue.
-
+# ── Charts of what a store has kept of its past ───────────────────────────────────────────────────
 
 # By the second, by ten seconds, by the minute: how it is spelled, and what time that covers.
 STEPS: Final = ((1, "1 s", "5 minutes"), (10, "10 s", "an hour"), (60, "1 min", "a day"))
 # So many streams of a consumer have a line.
 _CHARTED: Final = 5
 _EVERY_S: Final = {1: 2.0, 10: 10.0, 60: 30.0}
+
+
+class Drawing(NamedTuple):
+    """A chart before it has points; ``lines`` name fields of the points, by label."""
+
+    name: str
+    title: str
+    unit: str
+    lines: Mapping[str, str]
+
+
+_GROUP: Final = (
+    Drawing("lag", "Waiting messages", "messages", {"waiting": "lag", "pending": "pending"}),
+    Drawing("age", "Oldest message", "seconds", {"waiting": "lag_s", "pending": "oldest_s"}),
+    Drawing("rates", "Messages per second", "per s", {"out": "out_per_s"}),
+)
+# As the page of a queue calls them.
+_QUEUE: Final = (
+    Drawing("lag", "Waiting messages", "messages", {"ready": "lag", "with consumers": "pending"}),
+    Drawing("age", "Oldest message", "seconds", {"ready": "lag_s", "with consumers": "oldest_s"}),
+    Drawing("rates", "Messages per second", "per s", {"in": "in_per_s", "out": "out_per_s"}),
+)
+_CHANNEL: Final = (
+    Drawing("lag", "Waiting members", "messages", {"waiting": "lag", "reserved": "pending"}),
+    Drawing("age", "Longest wait", "seconds", {"waiting": "lag_s"}),
+    Drawing("rates", "Adds per second", "per s", {"added": "in_per_s"}),
+)
+_OUTBOX: Final = (
+    Drawing("staged", "Staged rows", "messages", {"staged": "lag"}),
+    Drawing("age", "Oldest staged row", "seconds", {"oldest": "lag_s"}),
+    Drawing("rows", "Rows streamed per second", "per s", {"mean of a minute": "in_per_s"}),
+    Drawing("batches", "Batches per second", "per s", {"batches": "out_per_s"}),
+)
+_CONSUMER: Final = (
+    Drawing("lag", "Waiting messages", "messages", {"": "lag"}),
+    Drawing("rates", "Messages per second", "per s", {"": "out_per_s"}),
+)
 
 
 def step_of(call: PageCall) -> int:
@@ -199,157 +218,91 @@ def name_of(series: Series) -> str:
     return f"{names[1]} of {names[0]}" if len(names) == 2 else names[0] if names else kind
 
 
-def _line(
-    found: SpacedPoints, series: Series, take: Callable[[Point], float], label: str
-) -> ChartLine:
-    points = found.series[series]
-    return ChartLine(label, [None if point is None else take(point) for point in points])
+async def _charts(
+    call: PageCall, page: str, *wanted: tuple[Drawing, Mapping[str, Series]]
+) -> list[Chart]:
+    """Return charts of some series, by the prefixes of their labels, that a page renews.
 
-
-def _times(found: SpacedPoints, lines: Sequence[ChartLine]) -> list[int]:
-    """Return the times of a chart: none where nothing is recorded, which is not the same as 0."""
-    known = any(value is not None for line in lines for value in line.values)
-    return found.times if known else []
+    A chart of which nothing is recorded has no times, which is not the same as 0.
+    """
+    step_s = step_of(call)
+    asked = dict.fromkeys(one for _, series in wanted for one in series.values())
+    points = await call.served.watched.history.points([*asked], step_s)
+    charts = []
+    for drawing, series in wanted:
+        lines = [
+            ChartLine(
+                prefix + label, [point and getattr(point, field) for point in points.series[one]]
+            )
+            for prefix, one in series.items()
+            for label, field in drawing.lines.items()
+        ]
+        times = points.times if any(line.newest is not None for line in lines) else []
+        source, every_s = f"{page}/charts?step={step_s}", _EVERY_S[step_s]
+        charts.append(Chart(*drawing[:3], times, lines, source, every_s))
+    return charts
 
 
 async def store_charts(call: PageCall, worst: Sequence[Series]) -> list[Chart]:
     """Return the four charts of the overview; ``worst`` are the series that lag most."""
-    step_s = step_of(call)
-    wanted = [STORE, OUTBOX, *worst]
-    found = await call.served.watched.history.points(wanted, step_s)
-    source, every_s = f"/charts?step={step_s}", _EVERY_S[step_s]
-
-    def chart(name: str, title: str, unit: str, lines: list[ChartLine]) -> Chart:
-        return Chart(name, title, unit, _times(found, lines), lines, source, every_s)
-
-    title = "Oldest pending message"
-    oldest = [_line(found, STORE, lambda one: one.oldest_s, "pending")]
+    store, outbox = {"": STORE}, {"": OUTBOX}
+    oldest = Drawing("oldest", "Oldest pending message", "seconds", {"pending": "oldest_s"})
+    charts = await _charts(
+        call,
+        "",
+        (
+            Drawing(
+                "rates", "Messages per second", "per s", {"in": "in_per_s", "out": "out_per_s"}
+            ),
+            store,
+        ),
+        (
+            Drawing("lag", "Oldest unread message, worst five", "seconds", {"": "lag_s"}),
+            {name_of(one): one for one in worst} or {"all": STORE},
+        ),
+        (Drawing("pending", "Pending messages", "messages", {"pending": "pending"}), store),
+        (oldest, store),
+        (Drawing("staged", "", "seconds", {"staged row": "lag_s"}), outbox),
+    )
+    *shown, staged = charts
     if call.served.database is not None:
-        oldest.insert(0, _line(found, OUTBOX, lambda one: one.lag_s, "staged row"))
+        lines = [*staged.lines, *shown[-1].lines]
         title = "Oldest staged row and pending message"
-    return [
-        chart(
-            "rates",
-            "Messages per second",
-            "per s",
-            [
-                _line(found, STORE, lambda one: one.in_per_s, "in"),
-                _line(found, STORE, lambda one: one.out_per_s, "out"),
-            ],
-        ),
-        chart(
-            "lag",
-            "Oldest unread message, worst five",
-            "seconds",
-            [_line(found, one, lambda point: point.lag_s, name_of(one)) for one in worst]
-            or [_line(found, STORE, lambda one: one.lag_s, "all")],
-        ),
-        chart(
-            "pending",
-            "Pending messages",
-            "messages",
-            [_line(found, STORE, lambda one: one.pending, "pending")],
-        ),
-        chart("oldest", title, "seconds", oldest),
-    ]
+        times = staged.times or shown[-1].times
+        shown[-1] = shown[-1]._replace(title=title, lines=lines, times=times)
+    return shown
 
 
-async def group_charts(call: PageCall, stream: str, group: str) -> list[Chart]:
-    """Return lag and rates of a group over time; renewed from the address of its page."""
-    return await _object_charts(call, ("group", stream, group), group_link(stream, group))
+async def _charts_of(
+    call: PageCall, drawings: Iterable[Drawing], series: Series, page: str
+) -> list[Chart]:
+    return await _charts(call, page, *((one, {"": series}) for one in drawings))
 
 
-async def queue_charts(call: PageCall, queue: str) -> list[Chart]:
-    """Return what waits in a queue, and its rates, over time."""
-    charts = await _object_charts(call, ("queue", queue), queue_link(queue))
-    # As the page of a queue calls them.
-    words = {"waiting": "ready", "pending": "with consumers"}
-    return [
-        one._replace(
-            lines=[line._replace(label=words.get(line.label, line.label)) for line in one.lines]
-        )
-        for one in charts
-    ]
+async def group_charts(call: PageCall) -> list[Chart]:
+    """Return lag and rates of the group of a page over time."""
+    return await _charts_of(call, _GROUP, ("group", *call.names), group_link(*call.names))
 
 
-async def channel_charts(call: PageCall, channel: str) -> list[Chart]:
-    """Return what waits in a channel of dirty lists over time, and for how long."""
-    charts = await _object_charts(call, ("channel", channel), channel_link(channel))
-    words = {
-        "lag": ("Waiting members", ("waiting", "reserved")),
-        "age": ("Longest wait", ("waiting",)),
-        "rates": ("Adds per second", ("added",)),
-    }
-    drawn = []
-    for one in charts:
-        title, labels = words[one.name]
-        lines = [line._replace(label=label) for line, label in zip(one.lines, labels, strict=False)]
-        drawn.append(one._replace(title=title, lines=lines))
-    return drawn
+async def queue_charts(call: PageCall) -> list[Chart]:
+    """Return what waits in the queue of a page, and its rates, over time."""
+    return await _charts_of(call, _QUEUE, ("queue", call.name), queue_link(call.name))
+
+
+async def channel_charts(call: PageCall) -> list[Chart]:
+    """Return what waits in the channel of dirty lists of a page over time, and for how long."""
+    return await _charts_of(call, _CHANNEL, ("channel", call.name), channel_link(call.name))
 
 
 async def outbox_charts(call: PageCall) -> list[Chart]:
     """Return what is staged in the outbox over time, for how long, and how it is streamed."""
-    step_s = step_of(call)
-    found = await call.served.watched.history.points([OUTBOX], step_s)
-    wanted: tuple[tuple[str, str, str, str, Callable[[Point], float]], ...] = (
-        ("staged", "Staged rows", "messages", "staged", lambda one: one.lag),
-        ("age", "Oldest staged row", "seconds", "oldest", lambda one: one.lag_s),
-        ("rows", "Rows streamed per second", "per s", "mean of a minute", lambda one: one.in_per_s),
-        ("batches", "Batches per second", "per s", "batches", lambda one: one.out_per_s),
-    )
-    source, every_s = f"/outbox/charts?step={step_s}", _EVERY_S[step_s]
-    return [
-        Chart(name, title, unit, _times(found, lines), lines, source, every_s)
-        for name, title, unit, label, take in wanted
-        for lines in [[_line(found, OUTBOX, take, label)]]
-    ]
+    return await _charts_of(call, _OUTBOX, OUTBOX, "/outbox")
 
 
-async def consumer_charts(call: PageCall, streams: Sequence[str], consumer: str) -> list[Chart]:
+async def consumer_charts(call: PageCall, streams: Iterable[str]) -> list[Chart]:
     """Return how far behind a SQL consumer of some streams is over time, and how fast it reads."""
-    step_s = step_of(call)
-    source, every_s = f"{consumer_link(consumer)}/charts?step={step_s}", _EVERY_S[step_s]
-    reader, drawn = f"consumer:{consumer}", sorted(streams)[:_CHARTED]
-    series: list[Series] = [("reader", stream, reader) for stream in drawn]
-    found = await call.served.watched.history.points(series, step_s)
-    wanted: tuple[tuple[str, str, str, Callable[[Point], float]], ...] = (
-        ("lag", "Waiting messages", "messages", lambda one: one.lag),
-        ("rates", "Messages per second", "per s", lambda one: one.out_per_s),
-    )
-    return [
-        Chart(name, title, unit, _times(found, lines), lines, source, every_s)
-        for name, title, unit, take in wanted
-        for lines in [[_line(found, one, take, one[1]) for one in series]]
-    ]
-
-
-async def _object_charts(call: PageCall, series: Series, page: str) -> list[Chart]:
-    step_s = step_of(call)
-    found = await call.served.watched.history.points([series], step_s)
-    source, every_s = f"{page}/charts?step={step_s}", _EVERY_S[step_s]
-
-    def chart(name: str, title: str, unit: str, **lines: Callable[[Point], float]) -> Chart:
-        drawn = [_line(found, series, take, label) for label, take in lines.items()]
-        return Chart(name, title, unit, _times(found, drawn), drawn, source, every_s)
-
-    rates: dict[str, Callable[[Point], float]] = {"out": lambda one: one.out_per_s}
-    if series[0] in ("queue", "channel"):
-        rates = {"in": lambda one: one.in_per_s, **rates}
-    return [
-        chart(
-            "lag",
-            "Waiting messages",
-            "messages",
-            waiting=lambda one: one.lag,
-            pending=lambda one: one.pending,
-        ),
-        chart(
-            "age",
-            "Oldest message",
-            "seconds",
-            waiting=lambda one: one.lag_s,
-            pending=lambda one: one.oldest_s,
-        ),
-        chart("rates", "Messages per second", "per s", **rates),
-    ]
+    reader = CONSUMER + call.name
+    series: dict[str, Series] = {
+        stream: ("reader", stream, reader) for stream in sorted(streams)[:_CHARTED]
+    }
+    return await _charts(call, consumer_link(call.name), *((one, series) for one in _CONSUMER))

@@ -18,7 +18,7 @@ from headwater.kernel.failures import Cause, LetterFilter
 from headwater.kernel.headers import LIST_BYTES, bytes_of
 from headwater.metrics.alarms import ConsumerLetterCount, consumer_letters
 from headwater.serve.console.actions.action import Action, cli_words, given
-from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.calls import Context, PageCall, page
 from headwater.serve.console.links import Place, query
 from headwater.serve.console.render import number
 from headwater.serve.console.ruler import moment_of
@@ -219,6 +219,7 @@ class ErrorRow(NamedTuple):
     link: str | None
 
 
+@page("/dead", "dead.html", "Dead letters")
 async def show_dead(call: PageCall) -> Context:
     """Show the dead letters of all groups and queues together, those that were read newest first.
 

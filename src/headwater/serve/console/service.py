@@ -24,9 +24,9 @@ from headwater.serve.api.routes import status_of
 from headwater.serve.api.service import Answer, ApiService
 from headwater.serve.console.actions.action import Action
 from headwater.serve.console.actions.table import ACTIONS
-from headwater.serve.console.calls import ConsoleFeed, ConsolePage, PageCall
+from headwater.serve.console.calls import ConsolePage, PageCall
 from headwater.serve.console.pages.overview import letters_seen
-from headwater.serve.console.pages.table import FEEDS, NAVIGATION, NO_PAGE, PAGES, SOURCES
+from headwater.serve.console.pages.table import NAVIGATION, NO_PAGE, PAGES, SOURCES
 from headwater.serve.console.render import Asset, find_asset, render
 from headwater.serve.http.authorization import TOKEN_COOKIE, shown_grant
 from headwater.serve.http.messages import (
@@ -62,7 +62,7 @@ _SAFE: Final = (
 class _Shown(NamedTuple):
     """A page that was admitted: by whom, and with which names in its path."""
 
-    page: ConsolePage | ConsoleFeed
+    page: ConsolePage
     names: tuple[str, ...]
     grant: Grant
 
@@ -85,9 +85,7 @@ class Console:
     def __init__(self, api: ApiService) -> None:
         self._api = api
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._pages: dict[tuple[str, ...], ConsolePage | ConsoleFeed] = {
-            tuple(page.path.split("/")[1:]): page for page in (*PAGES, *SOURCES, *FEEDS)
-        }
+        self._pages = {tuple(page.path.split("/")[1:]): page for page in (*PAGES, *SOURCES)}
 
     @property
     def needs_token(self) -> bool:
@@ -139,7 +137,7 @@ class Console:
             page, names = NO_PAGE, ()
         return Admitted(_Shown(page, names, grant), known=True)
 
-    def _find(self, path: str) -> tuple[ConsolePage | ConsoleFeed, tuple[str, ...]]:
+    def _find(self, path: str) -> tuple[ConsolePage, tuple[str, ...]]:
         parts = tuple(path.split("/")[2:])
         for pattern, page in self._pages.items():
             if len(pattern) != len(parts):
@@ -204,9 +202,9 @@ class Console:
 
     async def _show(self, request: Request, shown: _Shown) -> Reply | StreamedReply:
         call = self._call(request, shown.grant, shown.names)
-        if isinstance(shown.page, ConsoleFeed):
-            return await shown.page.follow(call)
-        context = await shown.page.show(call)
+        context = await shown.page.shown(call)
+        if isinstance(context, StreamedReply):
+            return context
         if "see" in context:
             return _redirect(request.root + HOME + context["see"])
         if not shown.page.template:

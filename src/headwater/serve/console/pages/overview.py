@@ -13,7 +13,7 @@ from headwater.kernel.declaring import Scope
 from headwater.metrics.alarms import CONSUMER, Alarm, consumer_letters
 from headwater.metrics.history import Series, SpacedPoints
 from headwater.metrics.sweeps import StoreSample
-from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.calls import Context, PageCall, page
 from headwater.serve.console.charts import (
     STEPS,
     channel_charts,
@@ -35,7 +35,6 @@ from headwater.serve.console.pages.lagging import (
     link_of,
     worst_of,
 )
-from headwater.serve.console.pages.store import check_everywhere
 from headwater.serve.tokens import Grant
 
 # ── Sampled ───────────────────────────────────────────────────────────────────────────────────────
@@ -90,6 +89,7 @@ _SPARK_SPAN_S: Final = 120
 _SPARK_FRESH_S: Final = 10.0
 
 
+@page("", "overview.html", "Overview")
 async def show_overview(call: PageCall) -> Context:
     """Show what lags, what waits and what is wrong, the worst first."""
     sample = await sampled(call)
@@ -147,46 +147,43 @@ async def _sparks(call: PageCall, rows: list[Lagging]) -> dict[Series, str]:
     }
 
 
-# ── Chart sources ─────────────────────────────────────────────────────────────────────────────────
-# What charts of a page are renewed from, as JSON: the same charts, with newer points.
+# ── Chart sources: what the charts of a page are renewed from, as JSON ────────────────────────────
 
 
+@page("/charts")
 async def renew_store(call: PageCall) -> Context:
     """Return the charts of the overview."""
-    rows = lagging(await sampled(call))
-    return charts_json(await store_charts(call, worst_of(rows)))
+    return charts_json(await store_charts(call, worst_of(lagging(await sampled(call)))))
 
 
+@page("/streams/{stream}/groups/{group}/charts")
 async def renew_group(call: PageCall) -> Context:
     """Return the charts of a group."""
-    stream, group = call.names
-    call.check(stream)
-    return charts_json(await group_charts(call, stream, group))
+    return charts_json(await group_charts(call))
 
 
+@page("/queues/{queue}/charts")
 async def renew_queue(call: PageCall) -> Context:
     """Return the charts of a queue."""
-    call.check(call.name)
-    return charts_json(await queue_charts(call, call.name))
+    return charts_json(await queue_charts(call))
 
 
+@page("/lists/{channel}/charts")
 async def renew_channel(call: PageCall) -> Context:
     """Return the charts of a channel of dirty lists."""
-    call.check(call.name)
-    return charts_json(await channel_charts(call, call.name))
+    return charts_json(await channel_charts(call))
 
 
+@page("/outbox/charts", whole=True)
 async def renew_outbox(call: PageCall) -> Context:
     """Return the charts of the outbox."""
-    check_everywhere(call)
     return charts_json(await outbox_charts(call))
 
 
+@page("/consumers/{consumer}/charts")
 async def renew_consumer(call: PageCall) -> Context:
     """Return the charts of a SQL consumer."""
-    call.check(call.name)
     # The store notes which streams it reads: the database need not be asked for that.
-    sample = await sampled(call)
-    reader = CONSUMER + call.name
+    sample, reader = await sampled(call), CONSUMER + call.name
     streams = [one.name for one in sample.streams if reader in one.readers]
-    return charts_json(await consumer_charts(call, streams, call.name))
+    return charts_json(await consumer_charts(call, streams))

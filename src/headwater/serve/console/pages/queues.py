@@ -10,7 +10,7 @@ from headwater.errors import InvalidInput
 from headwater.ick.types import Listed
 from headwater.kernel.declaring import Scope
 from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats, State
-from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.calls import Context, PageCall, page
 from headwater.serve.console.charts import channel_charts, queue_charts
 from headwater.serve.console.links import Place, query
 from headwater.serve.http.messages import Refused
@@ -44,16 +44,17 @@ def wait_spans(stats: QueueStats) -> list[WaitSpan]:
     return spans[known[0] : known[-1] + 1]
 
 
+@page("/queues", "queues.html", "Queues")
 async def show_queues(call: PageCall) -> Context:
     """Show all queues, page by page."""
     names, part = call.part(call.visible(await call.hw.queues()))
     return {"queues": await call.hw.store.run(overview.some_queues(names)), "part": part}
 
 
+@page("/queues/{queue}", "queue.html", "Queues")
 async def show_queue(call: PageCall) -> Context:
     """Show one queue, and what lies in it by state."""
     name = call.name
-    call.check(name)
     queue = call.hw.queue(name)
     stats = await queue.stats()
     if not stats.exists:
@@ -73,7 +74,7 @@ async def show_queue(call: PageCall) -> Context:
         "state": state,
         "items": page.items,
         "older": query(state=state, **{"from": page.next}) if page.next else None,
-        "charts": await queue_charts(call, name),
+        "charts": await queue_charts(call),
         "letters_at": Place(name, "").key,
         "may_write": call.may(Scope.WRITE, name),
         "may_admin": call.may(Scope.ADMIN, name),
@@ -100,15 +101,16 @@ class IckSet(NamedTuple):
     highest: float | None
 
 
+@page("/lists", "lists.html", "Dirty lists")
 async def show_lists(call: PageCall) -> Context:
     """Show the channels of dirty lists, page by page."""
     names, part = call.part(call.visible(await call.hw.ick_channels()))
     return {"channels": await call.hw.store.run(overview.some_channels(names)), "part": part}
 
 
+@page("/lists/{channel}", "channel.html", "Dirty lists")
 async def show_channel(call: PageCall) -> Context:
     """Show a channel: its shards, who holds them until when, and some of its members."""
-    call.check(call.name)
     channel = call.hw.ick_channel(call.name)
     stats = await channel.stats()
     if stats is None:
@@ -116,11 +118,12 @@ async def show_channel(call: PageCall) -> Context:
     return {
         "stats": stats,
         "members": await _some(channel.scan()),
-        "charts": await channel_charts(call, call.name),
+        "charts": await channel_charts(call),
         "may_admin": call.may(Scope.ADMIN, call.name),
     }
 
 
+@page("/ick", "ick.html", "Dirty lists")
 async def show_ick(call: PageCall) -> Context:
     """Show an Ick by its key: the sizes and scores of its sets, and some of its members."""
     key = call.query.get("key", "")

@@ -13,7 +13,7 @@ from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.inspecting import group_ruler
 from headwater.outbox.consumer_letters import ConsumerLetter
 from headwater.serve.audit import AUDIT
-from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.calls import Context, PageCall, page
 from headwater.serve.console.charts import consumer_charts, group_charts
 from headwater.serve.console.links import Place
 from headwater.serve.console.ruler import draw, window_of
@@ -43,10 +43,10 @@ class MissedRange(NamedTuple):
     how: str = ""
 
 
+@page("/streams/{stream}/groups/{group}", "group.html", "Streams")
 async def show_group(call: PageCall) -> Context:
     """Show one group: members, pending ranges, and where it can be sent."""
     name, group = call.names
-    call.check(name)
     stream = call.hw.stream(name)
     info = await stream.info()
     try:
@@ -67,7 +67,7 @@ async def show_group(call: PageCall) -> Context:
         "ranges": ranges[:shown],
         "further": len(ranges) - shown if len(ranges) > shown else 0,
         "next_due_ms": min((one.due_ms for one in ranges), default=None),
-        "charts": await group_charts(call, name, group),
+        "charts": await group_charts(call),
         "letters_at": Place(name, group).key,
         "missed": await _ledger(call, name, facts.gaps) if facts.gaps else [],
         "now_ms": now_ms,
@@ -132,6 +132,7 @@ async def _evictions(call: PageCall, stream: str) -> list[dict[str, Any]]:
 _LETTERS: Final = 20
 
 
+@page("/consumers", "consumers.html", "Consumers")
 async def show_consumers(call: PageCall) -> Context:
     """Show the SQL consumers, page by page: how far behind each is, and what it gave up."""
     if call.served.database is None:
@@ -145,10 +146,10 @@ async def show_consumers(call: PageCall) -> Context:
     return {"places": sorted(places, key=lambda one: (-one.lag, -one.dead)), "part": part}
 
 
+@page("/consumers/{consumer}", "consumer.html", "Consumers")
 async def show_consumer(call: PageCall) -> Context:
     """Show a SQL consumer: its position and lag on each of its streams, and its dead letters."""
     name = call.name
-    call.check(name)
     if call.served.database is None:
         return {"consumer": name, "places": None}
     there = (await call.served.database.status()).checkpoints
@@ -161,7 +162,7 @@ async def show_consumer(call: PageCall) -> Context:
         "consumer": name,
         "places": places,
         "letters": await _letters(call, places),
-        "charts": await consumer_charts(call, streams, name),
+        "charts": await consumer_charts(call, streams),
         "may_admin": call.may(Scope.ADMIN, name),
     }
 

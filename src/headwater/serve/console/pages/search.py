@@ -16,7 +16,7 @@ from headwater.kernel.declaring import Scope
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import list_topics
 from headwater.log.reading import info as stream_info
-from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.calls import Context, PageCall, page
 from headwater.serve.console.links import (
     channel_link,
     consumer_link,
@@ -54,6 +54,7 @@ class FoundKind(NamedTuple):
     more: int
 
 
+@page("/search", "search.html", "Search")
 async def show_search(call: PageCall) -> Context:
     """Show everything whose name has a text in it; ``stream@offset`` goes to the message."""
     asked = call.query.get("q", "").strip()[:_MOST_CHARS]

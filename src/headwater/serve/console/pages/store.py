@@ -8,14 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.kernel.declaring import Scope
 from headwater.outbox.status import Status
 from headwater.serve.audit import AUDIT
-from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.calls import Context, PageCall, page
 from headwater.serve.console.charts import outbox_charts
 from headwater.serve.console.links import query
 from headwater.serve.console.values import each_message
-from headwater.serve.http.messages import Refused
 from headwater.spark.queries.status import query_statuses
 from headwater.store.doctor import examine
 from headwater.timed.operating import history, info, list_infos
@@ -32,6 +30,7 @@ _COLUMNS: Final = (*_AUDITED, "method", "offset", "time_ms")
 _DETAILS: Final = 16 * 1024
 
 
+@page("/audit", "audit.html", "Audit")
 async def show_audit(call: PageCall) -> Context:
     """Show what was changed by whom, the newest first."""
     call.check(AUDIT)
@@ -67,17 +66,15 @@ def _shown(note: dict[str, Any]) -> dict[str, Any]:
     return {name: note.get(name, "") for name in _COLUMNS} | {"details": details}
 
 
+@page("/processes", "processes.html", "Processes", whole=True)
 async def show_processes(call: PageCall) -> Context:
     """Show the processes that report themselves: servers, and applications with their parts."""
-    if not call.grant.everywhere(Scope.READ):
-        raise Refused(403, "this concerns the whole store; sign in with a token for all names (*)")
     return {"processes": await call.served.watched.facts.processes()}
 
 
+@page("/store", "store.html", "Store", whole=True)
 async def show_store(call: PageCall) -> Context:
     """Show what the store promises, by its settings and its state."""
-    if not call.grant.everywhere(Scope.READ):
-        raise Refused(403, "this concerns the whole store; sign in with a token for all names (*)")
     return {"report": await asyncio.to_thread(examine, call.served.store_url)}
 
 
@@ -85,9 +82,9 @@ async def show_store(call: PageCall) -> Context:
 # What feeds and reads the log from outside: the outbox, queries of Spark, timed jobs.
 
 
+@page("/outbox", "outbox.html", "Outbox", whole=True)
 async def show_outbox(call: PageCall) -> Context:
     """Show what is staged in the database, who streams it, and its batches."""
-    check_everywhere(call)
     database = call.served.database
     if database is None:
         return {"status": None, "consumers": 0, "charts": []}
@@ -96,27 +93,21 @@ async def show_outbox(call: PageCall) -> Context:
     return {"status": status, "consumers": len(consumers), "charts": await outbox_charts(call)}
 
 
+@page("/spark", "spark.html", "Spark", whole=True)
 async def show_spark(call: PageCall) -> Context:
     """Show the streaming queries of Spark that read or write the store."""
-    check_everywhere(call)
     return {"queries": await call.hw.store.run(query_statuses())}
 
 
+@page("/timed", "timed.html", "Timed jobs", whole=True)
 async def show_timed(call: PageCall) -> Context:
     """Show all timed jobs: when each is due, and how its last run ended."""
-    check_everywhere(call)
     return {"jobs": await call.hw.store.run(list_infos())}
 
 
+@page("/timed/{job}", "timed_job.html", "Timed jobs", whole=True)
 async def show_timed_job(call: PageCall) -> Context:
     """Show when a timed job is due and what happened to it, the newest first."""
-    check_everywhere(call)
     run = call.hw.store.run
     events = await run(history(call.name, 100))
     return {"job": call.name, "info": await run(info(call.name)), "events": events[::-1]}
-
-
-def check_everywhere(call: PageCall) -> None:
-    """Check that the client may see all of the store; raises Refused, 403."""
-    if not call.grant.everywhere(Scope.READ):
-        raise Refused(403, "this concerns the whole store; sign in with a token for all names (*)")

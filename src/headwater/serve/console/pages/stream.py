@@ -33,7 +33,7 @@ from headwater.serve.api.routes import NDJSON
 from headwater.serve.api.stores import find_row, traced
 from headwater.serve.api.tails import ALIVE, HELLO
 from headwater.serve.console.actions.action import cli_words
-from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.calls import Context, PageCall, page
 from headwater.serve.console.links import Place, consumer_link, group_link, query, stream_link
 from headwater.serve.console.render import age, number
 from headwater.serve.console.ruler import (
@@ -62,6 +62,7 @@ from headwater.views.traces import TraceStepView
 # The list of all streams.
 
 
+@page("/streams", "streams.html", "Streams")
 async def show_streams(call: PageCall) -> Context:
     """Show all streams, page by page."""
     names, part = call.part(call.visible(await call.hw.streams()))
@@ -222,7 +223,6 @@ _DIGITS: Final = 16
 
 async def opened(call: PageCall) -> StreamInfo:
     """Return where the stream of a page stands; raises Refused for one that is not there."""
-    call.check(call.name)
     info = await call.hw.stream(call.name).info()
     if not info.exists:
         raise Refused(404, f"there is no stream {call.name!r}; it is made by the first write")
@@ -251,6 +251,7 @@ async def frame(call: PageCall, info: StreamInfo, tab: str) -> Context:
     }
 
 
+@page("/streams/{stream}", "stream.html", "Streams")
 async def show_stream(call: PageCall) -> Context:
     """Show the ruler of a stream, its histogram, and messages from a place or by a filter."""
     info = await opened(call)
@@ -321,12 +322,14 @@ def _within(info: StreamInfo, offset: int) -> int:
     return max(min(offset, info.last), info.first)
 
 
+@page("/streams/{stream}/groups", "stream/groups.html", "Streams")
 async def show_stream_groups(call: PageCall) -> Context:
     """Show the groups and readers of a stream, on its ruler and in a table."""
     info = await opened(call)
     return (await frame(call, info, "Groups")) | {"stream_ruler": await ruler_of(call, info)}
 
 
+@page("/streams/{stream}/tail", "stream/tail.html", "Streams")
 async def show_stream_tail(call: PageCall) -> Context:
     """Show messages as they arrive; scripts fill it."""
     info = await opened(call)
@@ -336,16 +339,19 @@ async def show_stream_tail(call: PageCall) -> Context:
     return (await frame(call, info, "Live tail")) | {"messages": newest[::-1]}
 
 
+@page("/streams/{stream}/write", "stream/write.html", "Streams")
 async def show_stream_write(call: PageCall) -> Context:
     """Show a form that writes a message."""
     return await frame(call, await opened(call), "Write")
 
 
+@page("/streams/{stream}/settings", "stream/settings.html", "Streams")
 async def show_stream_settings(call: PageCall) -> Context:
     """Show how much of a stream is kept, and who holds that up."""
     return await frame(call, await opened(call), "Settings")
 
 
+@page("/streams/{stream}/storage", "stream/storage.html", "Streams")
 async def show_stream_storage(call: PageCall) -> Context:
     """Show how a stream lies in the store: nodes, holes, bytes, and what compaction would save."""
     info = await opened(call)
@@ -356,6 +362,7 @@ async def show_stream_storage(call: PageCall) -> Context:
     return shown
 
 
+@page("/streams/{stream}/replay", "stream/replay.html", "Streams")
 async def show_stream_replay(call: PageCall) -> Context:
     """Show the replays of a stream, a form that begins one, and how a range is exported."""
     info = await opened(call)
@@ -392,6 +399,7 @@ _PAUSE_S: Final = 0.5
 _NO_STORE: Final = b"Cache-Control: no-store\r\n"
 
 
+@page("/streams/{stream}/tail/events")
 async def follow_stream(call: PageCall) -> StreamedReply:
     """Send messages as they are written, and what was left out, as server-sent events."""
     info = await opened(call)
@@ -428,6 +436,7 @@ async def _events(call: PageCall, at: int) -> AsyncGenerator[bytes, None]:
 _WORDS: Final = {"consumer": "SQL consumer", "query": "Spark query"}
 
 
+@page("/streams/{stream}/messages/{offset}", "message.html", "Streams", whole=True)
 async def show_message(call: PageCall) -> Context:
     """Show one message of a stream, and what became of it everywhere."""
     stream, given = call.names
@@ -445,10 +454,9 @@ async def show_message(call: PageCall) -> Context:
     }
 
 
+@page("/outbox/rows/{row}", "shared/row.html", "Outbox", whole=True)
 async def show_row(call: PageCall) -> Context:
     """Show the message of a row of the outbox, or where else the row is."""
-    if not call.grant.everywhere(Scope.READ):
-        raise Refused(403, "this concerns the whole store; sign in with a token for all names (*)")
     row, served = _offset(call.name), call.served.database is not None
     found = await find_row(call.served, row) if served else None
     if found is not None and found.offset is not None:
@@ -527,6 +535,7 @@ class GroupOverTopic(NamedTuple):
     partitions: list[GroupInfo | None]
 
 
+@page("/topics", "topics.html", "Topics")
 async def show_topics(call: PageCall) -> Context:
     """Show all topics, page by page."""
     names, part = call.part(call.visible(await call.hw.topics()))
@@ -544,10 +553,10 @@ async def show_topics(call: PageCall) -> Context:
     return {"topics": rows, "part": part}
 
 
+@page("/topics/{topic}", "topic.html", "Topics")
 async def show_topic(call: PageCall) -> Context:
     """Show one topic: each partition, and each group over all of them."""
     name = call.name
-    call.check(name)
     found = await call.hw.store.run(overview.some_topics([name]))
     if not found:
         raise Refused(404, f"there is no topic {name!r}; opening it with its partitions makes it")

@@ -8,9 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.errors import StoreError
-from headwater.kernel.declaring import Scope
-from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.http.messages import Refused
+from headwater.serve.console.calls import Context, PageCall, page
 from headwater.timeline.farm.repairing import read_whole
 from headwater.timeline.records import State, encode, merge
 from headwater.timeline.walker import SILENT_MS, read_notes, sample
@@ -51,10 +49,9 @@ class KeyCopies(NamedTuple):
     unread: dict[int, str]
 
 
+@page("/timelines", "timelines.html", "Timelines", whole=True)
 async def show_timelines(call: PageCall) -> Context:
     """Show the instances of the farm, walks and moves, and the copies of a key side by side."""
-    if not call.grant.everywhere(Scope.READ):
-        raise Refused(403, "this concerns the whole farm; sign in with a token for all names (*)")
     farm = call.served.farm
     key = call.query.get("key", "")
     if farm is None:

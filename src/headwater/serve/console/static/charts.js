@@ -42,7 +42,6 @@
   const options = (figure, data) => {
     const unit = figure.dataset.unit;
     const axis = { stroke: style("--soft"), grid: { stroke: style("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
-    const bars = "bars" in figure.dataset;
     return {
       width: Math.max(figure.querySelector(".plot").clientWidth, 120),
       height: 130,
@@ -58,9 +57,7 @@
         {},
         ...data.lines.map((line, place) => {
           const colour = style(COLOURS[place % COLOURS.length]);
-          const one = { label: line.label, stroke: colour, width: 1.5, points: { show: false } };
-          if (bars) Object.assign(one, { paths: uPlot.paths.bars({ size: [0.9, 100] }), fill: colour, width: 0 });
-          return one;
+          return { label: line.label, stroke: colour, width: 1.5, points: { show: false } };
         }),
       ],
       hooks: {
