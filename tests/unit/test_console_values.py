@@ -161,10 +161,8 @@ def test_pages_ask_nobody_else() -> None:
 EVIL = "<script>alert(1)</script>\"'"
 
 
-def chart(*values: float | None, unit: str = "messages", bars: bool = False) -> Chart:
-    return Chart(
-        "lag", "Lag", unit, range(60, 60 + len(values)), [ChartLine(EVIL, values)], bars=bars
-    )
+def chart(*values: float | None, unit: str = "messages") -> Chart:
+    return Chart("lag", "Lag", unit, range(60, 60 + len(values)), [ChartLine(EVIL, values)])
 
 
 def page(one: Chart) -> str:
@@ -176,13 +174,6 @@ def test_a_picture_has_a_gap_where_nothing_is_known() -> None:
     assert chart(0, 4, None, 2).drawn == [["0.0,98.0 200.0,2.0", "600.0,50.0"]]
     assert chart(0, 0).drawn == [["0.0,98.0 600.0,98.0"]]
     assert chart(None, None).drawn == [[]]
-
-
-def test_columns_stand_where_something_was_counted() -> None:
-    assert chart(0, 4, None, 2, bars=True).columns == [
-        (150.0, 2.0, 135.0, 98.0),
-        (450.0, 50.0, 135.0, 50.0),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -201,9 +192,8 @@ def test_values_are_spelled_with_their_units(unit: str, value: float | None, wor
     assert chart(unit=unit).spelled(value) == words
 
 
-@pytest.mark.parametrize("bars", [False, True])
-def test_labels_are_escaped_and_data_is_in_an_attribute(bars: bool) -> None:
-    drawn = page(chart(1, None, 2, bars=bars))
+def test_labels_are_escaped_and_data_is_in_an_attribute() -> None:
+    drawn = page(chart(1, None, 2))
     assert "<script" not in drawn
     assert not re.search(r"\sstyle=|\son\w+=", drawn)
     (data,) = re.findall(r'data-chart="([^"]*)"', drawn)

@@ -51,10 +51,6 @@ if TYPE_CHECKING:
     from headwater.store.doctor import DoctorReport, PastChecks
 
 
-# ── Top view ──────────────────────────────────────────────────────────────────────────────────────
-# The pictures of ``headwater top``: the overview as a table, and the ruler of a stream.
-
-
 # A segment of the ruler as a character and its colour; where several share a cell, the later wins.
 MARKS: Final = {
     "evicted": ("░", "dim"),
@@ -356,10 +352,6 @@ _LEGEND: Final = (
 )
 
 
-# ── Top standing ──────────────────────────────────────────────────────────────────────────────────
-# How a queue or a dirty list stands, as ``headwater top`` shows it when its row is entered.
-
-
 def list_picture(row: Lagging) -> RenderableType:
     """Show how a dirty list stands."""
     return _picture(
@@ -392,9 +384,6 @@ def _picture(name: str, *facts: tuple[str, str]) -> RenderableType:
     for words, value in facts:
         table.add_row(words, value)
     return Group(Text(output.readable(name), "bold"), Text(), table, Text(), Text(BACK, "dim"))
-
-
-# ── Top screen ────────────────────────────────────────────────────────────────────────────────────
 
 
 _EVERY_S: Final = 1.0

@@ -33,13 +33,8 @@ if TYPE_CHECKING:
     from headwater.timeline.records import InstanceStatus
 
 
-# ── First seen ────────────────────────────────────────────────────────────────────────────────────
-# When an alarm began that does not know this itself: recorded when it is first seen.
-#
 # The record is in the store, so that all servers show the same, even after a restart. It is
 # removed when the alarm is over, and costs a call only when something begins or ends.
-
-
 log = logging.getLogger("headwater.metrics")
 
 ALARMS: Final = "hw:{alarms}"
@@ -107,9 +102,6 @@ class FirstSeen:
         kept = keep_notes(ALARMS, notes, over, most=_MOST, replace=False)
         await self._hw.store.run(kept, _NOTE_PATIENCE_S)
         await self._read()
-
-
-# ── Alarm watch ───────────────────────────────────────────────────────────────────────────────────
 
 
 # What is asked for now and then: timed jobs, so many of those that have changed; the errors of dead

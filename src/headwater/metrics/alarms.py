@@ -168,8 +168,6 @@ def _slow_call(entry: list[object]) -> LongestCall:
     return LongestCall(int(microseconds) / 1000, name, int(seconds) * 1000)  # type: ignore[call-overload]
 
 
-# ── Alarms ────────────────────────────────────────────────────────────────────────────────────────
-
 CONSUMER: Final = "consumer:"
 # Messages that nobody has taken for so long want a reader.
 _UNREAD_MS: Final = 60_000

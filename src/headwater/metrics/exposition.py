@@ -10,15 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-# ── Families ──────────────────────────────────────────────────────────────────────────────────────
-# Every metric by name: its kind, its labels, and what it says.
-#
 # Labels name objects and outcomes. None is ever a tag, an offset, a member or a key: their number
 # grows with the data. None is ``instance`` or ``job``, which Prometheus gives to what it scrapes:
 # it would rename ours. ``docs/reference/metrics.md`` is compared with this table by a test, and so
 # are the dashboard and the alerts under ``docs/assets/``.
-
-
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 PREFIX: Final = "headwater_"
@@ -153,9 +148,6 @@ _TABLE: Final = (
 )
 
 FAMILIES: Final = {family.name: family for family in _TABLE}
-
-
-# ── Exposition ────────────────────────────────────────────────────────────────────────────────────
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -26,9 +26,6 @@ from headwater.metrics.sweeps import StoreSample, StoreWatch
 from headwater.store.call import Call, Operation
 from headwater.views.streams import lag_of
 
-# ── History ───────────────────────────────────────────────────────────────────────────────────────
-
-
 KEY: Final = "hw:{history}"
 # What a series is about: its kind, and the names of its object.
 Series: TypeAlias = tuple[str, ...]
@@ -196,10 +193,6 @@ def _bridged(points: list[Point | None], most: int) -> list[Point | None]:
     return filled
 
 
-# ── Cached history ────────────────────────────────────────────────────────────────────────────────
-# The history of a store as the pages of a process read it: each answer serves all for a moment.
-
-
 _Asked: TypeAlias = "tuple[tuple[Series, ...], int, int | None]"
 
 # An answer this young is given again.
@@ -243,14 +236,9 @@ class CachedHistory:
         return self._kept[1]
 
 
-# ── Recorder ──────────────────────────────────────────────────────────────────────────────────────
-# Writes the history of a store: from samples to points, by one process at a time.
-#
 # Any number of processes may try: the one that holds the pen writes, the others check whether it
 # is free. Quiet series are not written, so a store in which nothing happens costs one call a
 # second.
-
-
 log = logging.getLogger("headwater.metrics")
 
 # The default number of series that are kept; each takes 58.8 kB at most.

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from headwater.outbox.status import Status
 
 
-# ── Objects ───────────────────────────────────────────────────────────────────────────────────────
-# What is said of the objects of a store, from what an overview knows of them.
-
-
 _WAIT_BOUNDS_S: Final = tuple(bound / 1000 for bound in WAIT_BOUNDS_MS)
 
 
@@ -151,9 +147,6 @@ def add_instances(page: Page, instances: Iterable[InstanceStatus]) -> None:
 
 def _age_s(since_ms: int | None, now_ms: int) -> float:
     return 0 if since_ms is None else max(now_ms - since_ms, 0) / 1000
-
-
-# ── Sampler ───────────────────────────────────────────────────────────────────────────────────────
 
 
 Extra = Callable[[Page], Awaitable[None]]

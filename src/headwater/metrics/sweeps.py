@@ -32,14 +32,9 @@ from headwater.store.doctor import explained
 from headwater.views import overview
 from headwater.views.overview import StreamGroup
 
-# ── Lag clock ─────────────────────────────────────────────────────────────────────────────────────
-# Since when messages wait for groups and readers, by when the stream had reached their offsets.
-#
 # For a sealed message, the store knows only the time of the newest message in its node. A process
 # that samples the stream has seen when each offset was reached, so it knows better, as far back as
 # it has sampled.
-
-
 # As many moments are remembered of a stream; when there are more, they are thinned out, so that one
 # of some age is known to a 25th of that.
 _MOMENTS: Final = 300
@@ -116,9 +111,6 @@ def _thinned(now_ms: int, lasts: list[int], times: list[int]) -> tuple[list[int]
     # However long a process runs, the oldest go.
     places = places[-_MOMENTS + 50 :]
     return [lasts[place] for place in places], [times[place] for place in places]
-
-
-# ── Sweeps ────────────────────────────────────────────────────────────────────────────────────────
 
 
 log = logging.getLogger("headwater.metrics")
@@ -368,10 +360,6 @@ def _sliced(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield some
 
 
-# ── Stream rates ──────────────────────────────────────────────────────────────────────────────────
-# How many messages a second are written to each stream, out of the samples that all share.
-
-
 # A rate is the mean since one of the last two marks, which are this far apart at least.
 _MARK_MS: Final = 5000
 # A sample is looked at for this long, and a large store is sampled less often.
@@ -423,10 +411,6 @@ class StreamRates:
         self._newest = mark
         if not self._marks or mark.at_ms - self._marks[-1].at_ms >= _MARK_MS:
             self._marks = [*self._marks[-1:], mark]
-
-
-# ── Catching up ───────────────────────────────────────────────────────────────────────────────────
-# How fast those who are behind come on: whether they will ever catch up, and when.
 
 
 # Rates are those of the last one to two minutes, and of no less than ten seconds.
@@ -502,10 +486,6 @@ def _span(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:,.0f} {unit}"
     return f"{max(seconds, 1):.0f} s"
-
-
-# ── Retention forecasts ───────────────────────────────────────────────────────────────────────────
-# What retention would evict of a stream at present, and whose messages; nothing is changed.
 
 
 _Asked: TypeAlias = tuple[str, Retention, int]

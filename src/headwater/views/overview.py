@@ -38,9 +38,6 @@ from headwater.views.queues import QueueView
 from headwater.views.record import View
 from headwater.views.streams import GroupView, StreamView, TopicView
 
-# ── Group lives ───────────────────────────────────────────────────────────────────────────────────
-# What happened to one message in a group, out of the ranges of its ruler.
-
 
 def life_in_group(
     ruler: GroupRuler, failure: LastFailure | None, offset: int, now_ms: int
@@ -79,9 +76,6 @@ def _passed(ruler: GroupRuler, offset: int) -> tuple[str, str]:
     if unknown is not None and offset < unknown.before:
         return "unknown", unknown.why
     return "done", "done; when is not kept"
-
-
-# ── Overview ──────────────────────────────────────────────────────────────────────────────────────
 
 
 # The handles of an overview never read, pop or reserve, so nobody sees their names.

@@ -92,8 +92,6 @@ def upgrade_view(found: StoreUpgrade, *, done: bool) -> UpgradeView:
     return UpgradeView.of(found, found.record, done=done, **own)
 
 
-# ── Housekeeping: one record for each change ──────────────────────────────────────────────────────
-
 # The counts of a report, in the order in which the work is done.
 STREAM_CHANGES: Final = (
     *("published", "sealed", "cooled", "expired", "buried", "producers", "members", "evicted"),
@@ -144,9 +142,6 @@ def changes_of(kept: Kept | KeptQueue | KeptChannel) -> Iterator[ChangeView]:
             yield QueueChangeView(queue=kept.queue, change=change, count=count)
 
 
-# ── Tokens: one itself is shown once, when it is made ─────────────────────────────────────────────
-
-
 class TokenView(View, frozen=True, kw_only=True):
     """A token of a file: whose it is, and the patterns of names that each scope is given on."""
 
@@ -169,8 +164,6 @@ class TokenRemovedView(View, frozen=True, kw_only=True):
     holder: str
     removed: bool = True
 
-
-# ── Server jobs: what each does, and how far it is ────────────────────────────────────────────────
 
 # So many places of a job are named; the others are counted.
 _NAMED: Final = 3

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
+from headwater.log.keys import MAX_OFFSET
 from headwater.serve.api.calls import Served
 from headwater.serve.http.messages import Refused, Request, StreamedReply
 from headwater.serve.tokens import Grant
@@ -109,7 +110,10 @@ class PageCall:
         if not given:
             return default
         try:
-            return int(given)
+            number = int(given)
+            if abs(number) > MAX_OFFSET:
+                raise ValueError
+            return number
         except ValueError:
             raise InvalidInput(f"{name} is a number, not {given!r}") from None
 

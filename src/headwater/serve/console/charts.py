@@ -158,8 +158,6 @@ def _short(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-# ── Charts of what a store has kept of its past ───────────────────────────────────────────────────
-
 # By the second, by ten seconds, by the minute: how it is spelled, and what time that covers.
 STEPS: Final = ((1, "1 s", "5 minutes"), (10, "10 s", "an hour"), (60, "1 min", "a day"))
 # So many streams of a consumer have a line.

@@ -21,12 +21,7 @@ from headwater.serve.console.values import hex_dump, line, payload, visible
 from headwater.serve.http.messages import Reply, Request, path_part
 from headwater.views.overview import live_members
 
-# ── Assets ────────────────────────────────────────────────────────────────────────────────────────
-# Files that the pages use: our style sheet and script, and what is taken from others.
-#
 # Each has its digest in its address, so that browsers keep it until it changes.
-
-
 _KINDS: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -70,9 +65,6 @@ def find_asset(path: str) -> Asset | None:
 def asset_path(name: str) -> str:
     """Return the address of a file behind ``static/``."""
     return f"{_assets()[name].digest}/{name}"
-
-
-# ── Render ────────────────────────────────────────────────────────────────────────────────────────
 
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")

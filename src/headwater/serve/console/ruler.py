@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from headwater.spark.queries.status import QueryStatus
 
 
-# ── Positions ─────────────────────────────────────────────────────────────────────────────────────
-# Places in a stream as people type them: an offset, steps from here, the ends, or a time.
-
-
 # No offset has more digits.
 _DIGITS: Final = 16
 _SPANS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -75,9 +71,6 @@ async def position_of(call: PageCall, stream: str, text: str, base: int) -> int 
         f"{text!r} is no place in a stream; give an offset, +1000 or -1000, first, last, a span "
         "before now like 2h, or a time like 2026-11-17T14:00"
     )
-
-
-# ── Ruler ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 WIDTH: Final = 1000.0
@@ -274,10 +267,6 @@ def _segment(kind: str, first: int, last: int, window: Stretch, note: str = "") 
     width = min(max((high - low + 1) * scale, LEAST), WIDTH)
     x = min((low - window.first) * scale, WIDTH - width)
     return Segment(kind, round(x, 2), round(width, 2), first, last, note)
-
-
-# ── Outside readers ───────────────────────────────────────────────────────────────────────────────
-# Readers of a stream outside the log, as the ruler shows them: SQL consumers, archives, Spark.
 
 
 _ARCHIVE: Final = "archive:"

@@ -1,69 +1,146 @@
-"""How an action of the console is spelled elsewhere: as a request, a command and Python.
+"""Actions of the console that do one operation: all but the bill comes from its declaration.
 
-All three come from the operation's declaration, so they cannot differ from what the doors take.
+The fields of the form, the scope, the title, and how the same is spelled as a request, a command
+and Python cannot differ from what the doors take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
-from headwater.doors.catalogue import Kind
-from headwater.serve.console.actions.action import Action, cli_words
+from headwater.doors.catalogue import CHANNEL, GROUP, ICK, QUEUE, STREAM, Declared, Kind
+from headwater.kernel.declaring import Spelling
+from headwater.kernel.inputs import parse_size, parse_span
+from headwater.serve.console.actions.action import Action, Prepare, cli_words, given
+from headwater.serve.console.calls import PageCall
+from headwater.serve.console.links import (
+    channel_link,
+    group_link,
+    ick_link,
+    queue_link,
+    stream_link,
+)
 from headwater.serve.http.messages import path_part
 
+# The page of an object, and the page on which nothing of it is left.
+_LINKS: Final[dict[str, Callable[..., str]]] = {
+    GROUP.name: group_link,
+    STREAM.name: stream_link,
+    QUEUE.name: queue_link,
+    CHANNEL.name: channel_link,
+    ICK.name: ick_link,
+}
 
-def action(
-    kind: Kind,
-    verb: str,
-    names: Sequence[str],
-    given: Mapping[str, Any] | None = None,
-    typed: Mapping[str, str] | None = None,
-    **shown: Any,
-) -> Action:
-    """Return the action that does an operation; ``shown`` is what only the console says of it.
 
-    ``typed`` is what the command has for a value that was typed otherwise, as 7d.
+class Bill(NamedTuple):
+    """What an operation will do, in sentences with counts, and what it is asked with.
+
+    ``given`` are values by the names of doors, ``typed`` what a command has for one that was typed
+    otherwise, as 7d, ``words`` what it has beside them. What is empty comes from the operation:
+    ``verb`` is another one of the same object, ``then`` the page to go to. What loses something is
+    ``careful``.
     """
-    operation = next(one for one in kind.operations(asyncio=True) if one.verb == verb)
-    given = dict(given or {})
-    row = operation.row
-    method, _, end = (row.http or f"POST {verb}").partition(" ")
+
+    said: list[str]
+    counts: tuple[int, ...] = ()
+    given: Mapping[str, Any] = {}
+    typed: Mapping[str, str] = {}
+    words: tuple[str, ...] = ()
+    title: str = ""
+    verb: str = ""
+    then: str = ""
+    careful: bool | None = None
+    pinned: tuple[tuple[str, str], ...] = ()
+
+
+MakeBill: TypeAlias = Callable[..., Awaitable[Bill]]
+
+
+def does(kind: Kind, verb: str) -> Callable[[MakeBill], Prepare]:
+    """Declare what makes the bill of an operation as an action; it takes the object's names."""
+
+    async def prepare(make: MakeBill, call: PageCall) -> Action:
+        names = [given(call, key) for key in kind.keys]
+        call.check(names[0])
+        bill = await make(call, *names)
+        return action(kind.operation(bill.verb or verb), names, bill)
+
+    return lambda make: partial(prepare, make)
+
+
+def form_values(call: PageCall, operation: Declared) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what a form has for the parameters of an operation, and how it was typed.
+
+    Raises InvalidInput.
+    """
+    values: dict[str, Any] = {}
+    typed: dict[str, str] = {}
+    for parameter in operation.parameters:
+        field = parameter.option.removeprefix("--").replace("-", "_")
+        text = call.query.get(field, "").replace(",", "").strip()
+        if not text:
+            continue
+        typed[parameter.called] = text
+        if parameter.kind is bool:
+            values[parameter.called] = text == "1"
+        elif parameter.says.shape is Spelling.SPAN:
+            values[parameter.called] = parse_span(text)
+        elif parameter.says.shape is Spelling.SIZE:
+            values[parameter.called] = parse_size(text)
+        else:
+            values[parameter.called] = call.number(field)
+    return values, typed
+
+
+def action(operation: Declared, names: Sequence[str], bill: Bill) -> Action:
+    """Return the action that does an operation."""
+    kind, row, values = operation.kind, operation.row, dict(bill.given)
+    method, _, end = (row.http or f"POST {operation.verb}").partition(" ")
     path = kind.path
     for key, name in zip(kind.keys, names, strict=True):
         path = path.replace(f"{{{key}}}", path_part(name))
     path += end and f"/{end}"
     in_query = method in ("GET", "DELETE")
-    if in_query and given:
-        path += f"?{urlencode(given)}"
-    command = row.command or verb.replace("_", "-")
+    if in_query and values:
+        path += f"?{urlencode(values)}"
+    command = row.command or operation.verb.replace("_", "-")
     words: list[object] = [*kind.command.split(), command, *names]
     for parameter in operation.parameters:
-        if parameter.called not in given:
+        if parameter.called not in values:
             continue
-        value = (typed or {}).get(parameter.called, given[parameter.called])
-        if parameter.keyword or not parameter.required:
-            words += [parameter.option] if value is True else [parameter.option, value]
-        else:
-            words += value if isinstance(value, list) else [value]
+        value = values[parameter.called]
+        if value is True:
+            words.append(parameter.option)
+            continue
+        value = bill.typed.get(parameter.called, value)
+        words += [parameter.option] if parameter.keyword or not parameter.required else []
+        words += value if isinstance(value, list) else [value]
+    words += bill.words
     if row.asks:
         words.append("--yes")
     target = kind.open(_Spelled("hw"), *names)
     arguments = [
         f"{parameter.name}={value!r}" if parameter.keyword else repr(value)
         for parameter in operation.parameters
-        if (value := given.get(parameter.called)) is not None
+        if (value := values.get(parameter.called)) is not None
     ]
     return Action(
+        title=bill.title or f"{operation.verb.title()} {' of '.join(reversed(names))}",
         scope=row.scope,
         name=names[0],
+        bill=bill.said,
         method=method,
         path=path,
-        body=given if operation.parameters and not in_query else None,
+        body=values if operation.parameters and not in_query else None,
         cli=cli_words(*words),
-        python=f"{target}.{verb}({', '.join(arguments)})",
-        **shown,
+        python=f"{target}.{operation.verb}({', '.join(arguments)})",
+        back=bill.then or _LINKS[kind.name](*names),
+        careful=bool(row.asks) if bill.careful is None else bill.careful,
+        counts=bill.counts,
+        pinned=bill.pinned,
     )
 
 

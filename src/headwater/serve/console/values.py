@@ -21,13 +21,8 @@ from headwater.log.aio_stream import AsyncStream
 from headwater.log.types import Message
 from headwater.serve.api.formats import check_uncompressed
 
-# ── Arrow values ──────────────────────────────────────────────────────────────────────────────────
-# Values that are Arrow IPC: what is in them, as text.
-#
 # A producer may have written anything. So a value is opened only when it is short, its batches are
 # checked in full before a row of them is looked at, and whatever is wrong with it makes it hex.
-
-
 _MOST_BYTES: Final = 1024 * 1024
 _ROWS: Final = 20
 _FILE: Final = b"ARROW1\x00\x00"
@@ -75,9 +70,6 @@ def _table(value: bytes) -> pa.Table:
         batch.validate(full=True)
         batches.append(batch)
     return pa.Table.from_batches(batches, schema)
-
-
-# ── Values ────────────────────────────────────────────────────────────────────────────────────────
 
 
 _SHOWN_BYTES: Final = 4096
@@ -195,10 +187,6 @@ def _rest(count: int, unit: str) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
-
-
-# ── Bounded reads ─────────────────────────────────────────────────────────────────────────────────
-# Messages of a stream for a page: fetched in steps of 4 MiB, and of large values the beginning.
 
 
 async def each_message(stream: AsyncStream[Any], first: int, last: int) -> AsyncIterator[Message]:

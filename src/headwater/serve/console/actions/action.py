@@ -105,12 +105,7 @@ def cli_words(*words: object) -> str:
     return shlex.join(["headwater", *map(str, words)])
 
 
-def place_of(text: str) -> int | str:
-    """Return an offset as it was typed, or ``first`` or ``last``; raises InvalidInput."""
-    text = text.replace(",", "").strip()
-    if text in ("first", "last"):
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidInput(f"{text!r} is no offset; give a number, first or last") from None
+def offset_of(call: PageCall, name: str) -> int:
+    """Return an offset of the form; raises InvalidInput without it, and for anything else."""
+    given(call, name)
+    return call.number(name) or 0

@@ -10,67 +10,53 @@ from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.inspecting import group_ruler
-from headwater.log.types import GroupInfo
-from headwater.serve.console.actions.action import Action, cli_words, given, place_of
+from headwater.serve.console.actions.action import Action, cli_words, given, offset_of
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import group_link, stream_link
 from headwater.serve.console.pages.readers import rate_of
 from headwater.serve.console.render import age, counted, number, size
 from headwater.serve.console.ruler import position_of
-from headwater.serve.console.spelling import action
+from headwater.serve.console.spelling import Bill, does
 from headwater.serve.http.messages import path_part
 from headwater.views.overview import live_members
 
 _RANGES: Final = 250
 
 
-async def _group(call: PageCall) -> tuple[str, str, GroupInfo]:
-    stream, group = given(call, "stream"), given(call, "group")
-    call.check(stream)
-    return stream, group, await call.hw.stream(stream).group(group).info()
-
-
-async def seek(call: PageCall) -> Action:
+@does(GROUP, "seek")
+async def seek(call: PageCall, stream: str, group: str) -> Bill:
     """Move a group to an offset, with a bill of what that hands out again or skips."""
-    stream, group, facts = await _group(call)
+    facts = await call.hw.stream(stream).group(group).info()
     to = await position_of(call, stream, given(call, "to"), facts.next)
     info = await call.hw.stream(stream).info()
-    target = {"first": info.first, "last": info.last + 1}.get(to, to) if isinstance(to, str) else to
-    target = int(target)
+    target = int({"first": info.first, "last": info.last + 1}.get(str(to), to))
     again = max(facts.next - max(target, info.first), 0)
     skipped = max(min(target, info.last + 1) - facts.next, 0)
-    bill = []
+    dropped, most = facts.pending, ""
+    said = []
     if again:
         each = info.bytes / info.length if info.length else 0
         held, most = await _pending_in(call, stream, group, target, facts.next - 1)
         kept = f"; {most}{number(held)} of them are pending now and become new" if held else ""
-        bill.append(
+        said.append(
             f"This delivers {counted(again, 'message')} again, about {size(again * each)}{kept}."
         )
         dropped = max(facts.pending - held, 0)
-    else:
-        dropped, most = facts.pending, ""
     if skipped:
-        bill.append(f"This skips {counted(skipped, 'message')}; the group will not get them.")
+        said.append(f"This skips {counted(skipped, 'message')}; the group will not get them.")
     if dropped:
         words = "at least " if most else ""
-        bill.append(
+        said.append(
             f"It drops {words}{number(dropped)} pending messages before that offset: they count as "
             "done without being handled."
         )
-    if not bill:
-        bill.append("The group is already there; nothing changes.")
+    if not said:
+        said.append("The group is already there; nothing changes.")
     left = max(info.last + 1 - target, 0)
-    bill.append(f"The group then has {counted(left, 'message')} to handle. Members keep working.")
-    bill.append(await _until_level(call, stream, group, left))
-    return action(
-        *(GROUP, "seek", (stream, group), {"to": to}),
-        title=f"Seek {group} of {stream} to {to if isinstance(to, str) else number(to)}",
-        bill=bill,
-        back=group_link(stream, group),
-        counts=(again, skipped),
-        pinned=(("to", str(to)),),
-    )
+    said.append(f"The group then has {counted(left, 'message')} to handle. Members keep working.")
+    said.append(await _until_level(call, stream, group, left))
+    title = f"Seek {group} of {stream} to {to if isinstance(to, str) else number(to)}"
+    return Bill(said, (again, skipped), {"to": to}, title=title, pinned=(("to", str(to)),))
 
 
 async def _pending_in(
@@ -99,10 +85,10 @@ async def _until_level(call: PageCall, stream: str, group: str, left: int) -> st
     )
 
 
-async def group_state(call: PageCall) -> Action:
+@does(GROUP, "pause")
+async def group_state(call: PageCall, stream: str, group: str) -> Bill:
     """Pause or resume a group."""
-    stream, group, facts = await _group(call)
-    word = "resume" if facts.paused else "pause"
+    facts = await call.hw.stream(stream).group(group).info()
     live = len(live_members(facts, int(time.time() * 1000)))
     effect = (
         "Members get messages again, waiting ones at once."
@@ -110,26 +96,22 @@ async def group_state(call: PageCall) -> Action:
         else "Members get no messages until it is resumed. They can still acknowledge what they "
         "have; messages that expire still become dead letters."
     )
-    return action(
-        *(GROUP, word, (stream, group)),
-        title=f"{word.title()} {group} of {stream}",
-        bill=[
-            effect,
-            f"{number(facts.lag)} messages are new, {number(facts.pending)} pending; "
-            f"{live} members have read in the last minute, {number(facts.waiting)} of them wait.",
-        ],
-        back=group_link(stream, group),
+    waits = (
+        f"{number(facts.lag)} messages are new, {number(facts.pending)} pending; "
+        f"{live} members have read in the last minute, {number(facts.waiting)} of them wait."
     )
+    return Bill([effect, waits], verb="resume" if facts.paused else "pause")
 
 
 async def settle_pending(call: PageCall) -> Action:
     """Skip pending messages, or return them to the group."""
-    stream, group, _ = await _group(call)
+    stream, group = given(call, "stream"), given(call, "group")
+    call.check(stream)
     word = given(call, "action")
     if word not in ("skip", "return"):
         raise InvalidInput("action is skip or return")
-    first, last = place_of(given(call, "first")), place_of(given(call, "last"))
-    if isinstance(first, str) or isinstance(last, str) or not 0 < first <= last:
+    first, last = offset_of(call, "first"), offset_of(call, "last")
+    if not 0 < first <= last:
         raise InvalidInput("first and last are offsets, the lower one first")
     held, most = await _pending_in(call, stream, group, first, last)
     span = f"{number(first)} – {number(last)}"
@@ -158,18 +140,13 @@ async def settle_pending(call: PageCall) -> Action:
     )
 
 
-async def remove(call: PageCall) -> Action:
+@does(GROUP, "remove")
+async def remove(call: PageCall, stream: str, group: str) -> Bill:
     """Remove a group."""
-    stream, group, facts = await _group(call)
-    return action(
-        *(GROUP, "remove", (stream, group)),
-        title=f"Remove {group} of {stream}",
-        bill=[
-            f"This deletes the group, with {number(facts.pending)} pending messages and "
-            f"{number(facts.dead)} dead letters. Retention stops waiting for it.",
-            "A member that reads later creates a new group, which starts at the first message.",
-        ],
-        back=stream_link(stream),
-        careful=True,
-        counts=(facts.pending, facts.dead),
-    )
+    facts = await call.hw.stream(stream).group(group).info()
+    said = [
+        f"This deletes the group, with {number(facts.pending)} pending messages and "
+        f"{number(facts.dead)} dead letters. Retention stops waiting for it.",
+        "A member that reads later creates a new group, which starts at the first message.",
+    ]
+    return Bill(said, (facts.pending, facts.dead), then=stream_link(stream))

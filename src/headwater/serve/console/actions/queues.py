@@ -10,34 +10,23 @@ from headwater.ick.types import ChannelStats
 from headwater.kernel.declaring import Scope
 from headwater.serve.console.actions.action import Action, Prepare, cli_words, given
 from headwater.serve.console.calls import PageCall
-from headwater.serve.console.links import channel_link, ick_link, queue_link
+from headwater.serve.console.links import queue_link
 from headwater.serve.console.render import age, counted, number
-from headwater.serve.console.spelling import action
+from headwater.serve.console.spelling import Bill, does
 from headwater.serve.http.messages import path_part
 
-# ── Queues ────────────────────────────────────────────────────────────────────────────────────────
 
-
-async def queue_state(call: PageCall) -> Action:
+@does(QUEUE, "pause")
+async def queue_state(call: PageCall, queue: str) -> Bill:
     """Pause or resume a queue."""
-    queue = given(call, "queue")
-    call.check(queue)
     stats = await call.hw.queue(queue).stats()
-    word = "resume" if stats.paused else "pause"
     waits = f"{number(stats.ready)} messages are ready, {number(stats.waiting)} consumers wait."
     effect = (
         "Consumers get messages again."
         if stats.paused
         else "Consumers get no messages until it is resumed; pushes and acks still work."
     )
-    return action(
-        QUEUE,
-        word,
-        [queue],
-        title=f"{word.title()} {queue}",
-        bill=[effect, waits],
-        back=queue_link(queue),
-    )
+    return Bill([effect, waits], verb="resume" if stats.paused else "pause")
 
 
 async def push(call: PageCall) -> Action:
@@ -78,125 +67,82 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def one_message(word: str, sentence: str, named: str, state: str) -> Prepare:
+def one_message(verb: str, sentence: str, named: str, state: str) -> Prepare:
     """Return an action on one message of a queue in a state, which is named by its place."""
 
-    async def prepare(call: PageCall) -> Action:
-        queue, place = given(call, "queue"), given(call, "place")
-        call.check(queue)
-        return action(
-            QUEUE,
-            word,
-            [queue],
-            {named: [place]},
-            title=f"{word.title()} {place.rpartition('.')[2]} of {queue}",
-            bill=[sentence],
-            back=f"{queue_link(queue)}?state={state}",
-        )
+    @does(QUEUE, verb)
+    async def prepare(call: PageCall, queue: str) -> Bill:
+        place = given(call, "place")
+        title = f"{verb.title()} {place.rpartition('.')[2]} of {queue}"
+        then = f"{queue_link(queue)}?state={state}"
+        return Bill([sentence], given={named: [place]}, title=title, then=then)
 
     return prepare
 
 
-async def purge(call: PageCall) -> Action:
+@does(QUEUE, "purge")
+async def purge(call: PageCall, queue: str) -> Bill:
     """Drop all messages of a queue."""
-    queue = given(call, "queue")
-    call.check(queue)
     stats = await call.hw.queue(queue).stats()
     waiting = stats.ready + stats.delayed + stats.unacked + stats.dead
-    return action(
-        QUEUE,
-        "purge",
-        [queue],
-        title=f"Purge {queue}",
-        bill=[
-            f"This drops {counted(waiting, 'message')} for good: {number(stats.ready)} ready, "
-            f"{number(stats.delayed)} delayed, {number(stats.unacked)} with consumers, "
-            f"{number(stats.dead)} dead.",
-        ],
-        back=queue_link(queue),
-        careful=True,
-        counts=(waiting,),
+    said = (
+        f"This drops {counted(waiting, 'message')} for good: {number(stats.ready)} ready, "
+        f"{number(stats.delayed)} delayed, {number(stats.unacked)} with consumers, "
+        f"{number(stats.dead)} dead."
     )
-
-
-# ── Lists ─────────────────────────────────────────────────────────────────────────────────────────
-# Actions on dirty lists.
+    return Bill([said], (waiting,))
 
 
 async def _known(call: PageCall, name: str) -> ChannelStats:
-    call.check(name)
     stats = await call.hw.ick_channel(name).stats()
     if stats is None:
         raise UnknownIck(name)
     return stats
 
 
-async def reshard(call: PageCall) -> Action:
+@does(CHANNEL, "reshard")
+async def reshard(call: PageCall, channel: str) -> Bill:
     """Change the number of shards of a channel."""
-    name = given(call, "channel")
     shards = call.number("shards")
     if shards is None or not 1 <= shards <= 1024:
         raise InvalidInput("a channel has 1 to 1024 shards; give another number")
-    stats = await _known(call, name)
-    waiting, leases = stats.ready + stats.later, sum(one.lease is not None for one in stats.shards)
+    stats = await _known(call, channel)
+    asked = {"shards": shards}
     if shards == len(stats.shards):
-        bill = [f"The channel has {number(shards)} shards already; nothing changes."]
-    else:
-        bill = [
-            f"The channel changes from {number(len(stats.shards))} to {number(shards)} shards.",
-            f"{number(waiting)} waiting members move to their new shards while adds continue. "
-            "No member is with two consumers.",
-            f"It waits for {number(leases)} leases with {number(stats.reserved)} reserved members; "
-            "until the last one ends, nothing is handed out.",
-            "The counts of adds start again at zero.",
-        ]
-    return action(
-        CHANNEL,
-        "reshard",
-        [name],
-        {"shards": shards},
-        title=f"Reshard {name}",
-        bill=bill,
-        back=channel_link(name),
-    )
+        unchanged = f"The channel has {number(shards)} shards already; nothing changes."
+        return Bill([unchanged], given=asked)
+    waiting, leases = stats.ready + stats.later, sum(one.lease is not None for one in stats.shards)
+    said = [
+        f"The channel changes from {number(len(stats.shards))} to {number(shards)} shards.",
+        f"{number(waiting)} waiting members move to their new shards while adds continue. "
+        "No member is with two consumers.",
+        f"It waits for {number(leases)} leases with {number(stats.reserved)} reserved members; "
+        "until the last one ends, nothing is handed out.",
+        "The counts of adds start again at zero.",
+    ]
+    return Bill(said, given=asked)
 
 
-async def delete_channel(call: PageCall) -> Action:
+@does(CHANNEL, "delete")
+async def delete_channel(call: PageCall, channel: str) -> Bill:
     """Delete a channel."""
-    name = given(call, "channel")
-    stats = await _known(call, name)
-    return action(
-        CHANNEL,
-        "delete",
-        [name],
-        title=f"Delete {name}",
-        bill=[
-            f"This deletes the channel and all its members for good: {number(stats.ready)} ready, "
-            f"{number(stats.later)} later, {number(stats.reserved)} reserved.",
-            "Consumers that hold a batch of it cannot commit it any more.",
-        ],
-        back="/lists",
-        careful=True,
-    )
+    stats = await _known(call, channel)
+    said = [
+        f"This deletes the channel and all its members for good: {number(stats.ready)} ready, "
+        f"{number(stats.later)} later, {number(stats.reserved)} reserved.",
+        "Consumers that hold a batch of it cannot commit it any more.",
+    ]
+    return Bill(said, then="/lists")
 
 
-async def delete_ick(call: PageCall) -> Action:
+@does(ICK, "delete")
+async def delete_ick(call: PageCall, key: str) -> Bill:
     """Delete an Ick."""
-    key = given(call, "key")
-    call.check(key)
     facts = await call.hw.ick(key).stats()
     if facts is None:
         raise UnknownIck(key)
-    return action(
-        ICK,
-        "delete",
-        [key],
-        title=f"Delete {key}",
-        bill=[
-            f"This deletes the Ick and all its members for good: {number(facts['pset_size'])} "
-            f"dirty, {number(facts['cset_size'])} reserved. Programs that use redis-ick lose them, "
-            "too."
-        ],
-        back=ick_link(key),
-        careful=True,
+    said = (
+        f"This deletes the Ick and all its members for good: {number(facts['pset_size'])} "
+        f"dirty, {number(facts['cset_size'])} reserved. Programs that use redis-ick lose them, too."
     )
+    return Bill([said])

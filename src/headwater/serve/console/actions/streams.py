@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,23 +11,20 @@ from headwater.doors.catalogue import STREAM
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import Headers
-from headwater.kernel.inputs import parse_size, parse_span, to_text
+from headwater.kernel.inputs import to_text
 from headwater.log.inspecting import stream_profile
 from headwater.log.keys import stream_key
 from headwater.log.replaying import ReplayRequest
 from headwater.log.retention import preview
 from headwater.log.types import Retention, StreamInfo
 from headwater.metrics.alarms import CONSUMER
-from headwater.serve.console.actions.action import Action, cli_words, given, place_of
+from headwater.serve.console.actions.action import Action, cli_words, given, offset_of
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import stream_link
 from headwater.serve.console.render import age, counted, number, policy, size
-from headwater.serve.console.spelling import action
-from headwater.serve.fields import MAX_DIGITS
+from headwater.serve.console.spelling import Bill, does, form_values
 from headwater.serve.http.messages import path_part
 from headwater.views.overview import groups_of
-
-# ── Streams ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _reader(name: str) -> str:
@@ -63,70 +59,59 @@ async def _needs(call: PageCall, info: StreamInfo) -> list[_Need]:
     return sorted(needs, key=lambda need: need.offset)
 
 
-async def evict(call: PageCall) -> Action:
+@does(STREAM, "evict")
+async def evict(call: PageCall, stream: str) -> Bill:
     """Evict messages, with a preview of who would be passed and by how much."""
-    stream = given(call, "stream")
-    call.check(stream)
-    up_to = place_of(given(call, "up_to"))
-    if isinstance(up_to, str):
-        raise InvalidInput("up_to is an offset")
-    handle = call.hw.stream(stream)
-    info = await handle.info()
+    up_to = offset_of(call, "up_to")
+    info = await call.hw.stream(stream).info()
     end = min(up_to, info.last)
-    bill = [f"This evicts {counted(max(end - info.first + 1, 0), 'message')} for good."]
+    evicted = max(end - info.first + 1, 0)
     passed = [need for need in await _needs(call, info) if need.offset <= end]
-    bill += [need.passed_by(end, info.first) for need in passed]
+    said = [f"This evicts {counted(evicted, 'message')} for good."]
+    said += [need.passed_by(end, info.first) for need in passed]
     if not passed:
-        bill.append("No group or reader still needs them.")
-    return action(
-        *(STREAM, "evict", (stream,), {"up_to": up_to}),
-        title=f"Evict {stream} up to {number(end)}",
-        bill=bill,
-        back=stream_link(stream),
-        careful=True,
-        counts=(max(end - info.first + 1, 0), len(passed)),
-    )
+        said.append("No group or reader still needs them.")
+    title = f"Evict {stream} up to {number(end)}"
+    return Bill(said, (evicted, len(passed)), {"up_to": up_to}, title=title)
 
 
-async def retain(call: PageCall) -> Action:
+@does(STREAM, "retain")
+async def retain(call: PageCall, stream: str) -> Bill:
     """Set how much is kept, with a preview of what goes at once and who holds that up."""
-    stream = given(call, "stream")
-    call.check(stream)
-    keep = _policy(call)
-    force = call.query.get("force") == "1"
+    asked, typed = form_values(call, STREAM.operation("retain"))
+    keep = Retention(**{name: limit for name, limit in asked.items() if name != "force"})
     info = await call.hw.stream(stream).info()
     seen = await call.hw.store.run(preview(stream_key(stream), keep))
     wanted = max(seen.limit - seen.first + 1, 0)
     at_least = "at least " if seen.more else ""
-    bill = [f"From now on: {policy(keep)}. It is applied continuously."]
+    said = [f"From now on: {policy(keep)}. It is applied continuously."]
     passed = [need for need in await _needs(call, info) if need.offset <= seen.limit]
     waited = [need for need in passed if not (keep.max_idle_ms and need.idle_ms > keep.max_idle_ms)]
     if not wanted:
-        bill.append("Nothing would be evicted now.")
-    elif force or not waited:
-        bill.append(
+        said.append("Nothing would be evicted now.")
+    elif asked.get("force") or not waited:
+        said.append(
             f"This evicts {at_least}{counted(wanted, 'message')} now, and {_passing(passed)}."
         )
-        bill += [need.passed_by(seen.limit, info.first) for need in passed]
+        said += [need.passed_by(seen.limit, info.first) for need in passed]
     else:
-        now = max(waited[0].offset - info.first, 0)
-        held = seen.limit + 1 - max(waited[0].offset, info.first)
-        bill.append(
-            f"This evicts {at_least}{number(now)} of {number(wanted)} messages now: "
-            f"{number(held)} are kept for {waited[0].who[0].lower()}{waited[0].who[1:]}, which "
-            f"needs {number(waited[0].offset)} next."
+        first = waited[0]
+        said.append(
+            f"This evicts {at_least}{number(max(first.offset - info.first, 0))} of "
+            f"{number(wanted)} messages now: "
+            f"{number(seen.limit + 1 - max(first.offset, info.first))} are kept for "
+            f"{first.who[0].lower()}{first.who[1:]}, which needs {number(first.offset)} next."
         )
-    limits = {name: limit for name, limit in asdict(keep).items() if limit is not None}
-    typed = {name: _typed_limit(call, name.removesuffix("_ms")) for name in limits}
-    done = action(
-        *(STREAM, "retain", (stream,), limits | ({"force": True} if force else {}), typed),
+    return Bill(
+        said,
+        (wanted, len(passed)),
+        asked,
+        typed,
+        () if asked.keys() - {"force"} else ("--forever",),
         title=f"Set the retention of {stream}",
-        bill=bill,
-        back=f"{stream_link(stream)}/settings",
+        then=f"{stream_link(stream)}/settings",
         careful=wanted > 0,
-        counts=(wanted, len(passed)),
     )
-    return done if limits else done._replace(cli=f"{done.cli} --forever")
 
 
 def _passing(passed: list[_Need]) -> str:
@@ -136,48 +121,17 @@ def _passing(passed: list[_Need]) -> str:
     return many if passed else "no group or reader still needs them"
 
 
-def _typed_limit(call: PageCall, name: str) -> str:
-    return call.query.get(name, "").replace(",", "").strip()
-
-
-def _policy(call: PageCall) -> Retention:
-    """Return the limits of a form; raises InvalidInput."""
-
-    def limit(name: str, read: Any) -> int | None:
-        text = _typed_limit(call, name)
-        return read(text) if text else None
-
-    def count(text: str) -> int:
-        if not text.isdecimal() or len(text) > MAX_DIGITS:
-            raise InvalidInput(f"{text!r} is no number of messages")
-        return int(text)
-
-    return Retention(
-        max_count=limit("max_count", count),
-        max_age_ms=limit("max_age", parse_span),
-        max_bytes=limit("max_bytes", parse_size),
-        max_idle_ms=limit("max_idle", parse_span),
-    )
-
-
-async def delete(call: PageCall) -> Action:
+@does(STREAM, "delete")
+async def delete(call: PageCall, stream: str) -> Bill:
     """Delete a stream, with what goes with it."""
-    stream = given(call, "stream")
-    call.check(stream)
     info = await call.hw.stream(stream).info()
     groups, readers = len(info.groups), len(info.readers)
-    return action(
-        *(STREAM, "delete", (stream,)),
-        title=f"Delete {stream}",
-        bill=[
-            f"This deletes {counted(info.length, 'message')}, {size(info.bytes)}, for good, with "
-            f"{counted(groups, 'group')} and {counted(readers, 'registered reader')}.",
-            "A stream of the same name written later starts at offset 1.",
-        ],
-        back="/streams",
-        careful=True,
-        counts=(info.length, groups, readers),
-    )
+    said = [
+        f"This deletes {counted(info.length, 'message')}, {size(info.bytes)}, for good, with "
+        f"{counted(groups, 'group')} and {counted(readers, 'registered reader')}.",
+        "A stream of the same name written later starts at offset 1.",
+    ]
+    return Bill(said, (info.length, groups, readers), then="/streams")
 
 
 async def write(call: PageCall) -> Action:
@@ -238,10 +192,6 @@ def _typed_headers(text: str) -> dict[str, str]:
         headers[name.strip()] = value.strip()
     Headers(headers)  # raises InvalidInput
     return headers
-
-
-# ── Replays ───────────────────────────────────────────────────────────────────────────────────────
-# Actions that replay a range of a stream, and stop that.
 
 
 async def replay(call: PageCall) -> Action:

@@ -20,10 +20,6 @@ from headwater.serve.console.links import (
 from headwater.serve.http.messages import path_part
 from headwater.views.overview import live_members
 
-# ── Alarms ────────────────────────────────────────────────────────────────────────────────────────
-# Alarms as the console shows them: with links and buttons, and of one kind as one line.
-
-
 # So many alarms of a kind are lines of their own; more become one line.
 _APART: Final = 3
 # The page that shows all objects of which something is wrong, by their kind.
@@ -114,9 +110,6 @@ def _together(same: list[Alarm]) -> Alarm:
         detail="",
         members=tuple(same),
     )
-
-
-# ── Lagging ───────────────────────────────────────────────────────────────────────────────────────
 
 
 # As many lines the chart of what lags has.

@@ -37,10 +37,6 @@ from headwater.serve.console.pages.lagging import (
 )
 from headwater.serve.tokens import Grant
 
-# ── Sampled ───────────────────────────────────────────────────────────────────────────────────────
-# The newest sample of the store, as far as a client may see it, for pages of many objects.
-
-
 # While somebody looks, the store is sampled so often, however many look.
 _EVERY_S: Final = 2.0
 
@@ -76,9 +72,6 @@ def letters_seen(sample: StoreSample, grant: Grant) -> int:
         for name, dead in found
         if grant.allows(Scope.READ, name)
     )
-
-
-# ── Overview ──────────────────────────────────────────────────────────────────────────────────────
 
 
 # Rows that are shown, and those of them that have a spark line: each costs a ring of the history.
@@ -145,9 +138,6 @@ async def _sparks(call: PageCall, rows: list[Lagging]) -> dict[Series, str]:
         one: spark([None if point is None else point.lag for point in found.series[one]])
         for one in wanted
     }
-
-
-# ── Chart sources: what the charts of a page are renewed from, as JSON ────────────────────────────
 
 
 @page("/charts")

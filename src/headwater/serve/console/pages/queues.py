@@ -17,9 +17,6 @@ from headwater.serve.http.messages import Refused
 from headwater.serve.listing import messages_in_queue
 from headwater.views import overview
 
-# ── Queues ────────────────────────────────────────────────────────────────────────────────────────
-
-
 _SHOWN: Final = 25
 
 
@@ -79,10 +76,6 @@ async def show_queue(call: PageCall) -> Context:
         "may_write": call.may(Scope.WRITE, name),
         "may_admin": call.may(Scope.ADMIN, name),
     }
-
-
-# ── Lists ─────────────────────────────────────────────────────────────────────────────────────────
-# Dirty lists: channels with their shards and leases, and Icks, which have only sets and scores.
 
 
 _SHOWN_MEMBERS: Final = 20

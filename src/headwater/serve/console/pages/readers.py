@@ -21,10 +21,6 @@ from headwater.serve.console.values import each_message
 from headwater.serve.http.messages import Refused
 from headwater.views.outboxes import ConsumerPlace, consumer_places
 
-# ── Groups ────────────────────────────────────────────────────────────────────────────────────────
-# A group: members, what is pending, how far it was behind, and what it has missed.
-
-
 _CELLS: Final = 250
 # So many rows of what is pending are shown at first, and when all are asked for.
 _FEW: Final = 10
@@ -123,10 +119,6 @@ async def _evictions(call: PageCall, stream: str) -> list[dict[str, Any]]:
                 {"from": start, "upto": upto, "who": who, "time_ms": message.time_ms, "how": how}
             )
     return found[::-1]
-
-
-# ── Consumers ─────────────────────────────────────────────────────────────────────────────────────
-# Consumers whose position is in SQL: how far each is, and what it gave up.
 
 
 _LETTERS: Final = 20

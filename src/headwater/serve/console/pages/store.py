@@ -18,9 +18,6 @@ from headwater.spark.queries.status import query_statuses
 from headwater.store.doctor import examine
 from headwater.timed.operating import history, info, list_infos
 
-# ── Store ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 _NOTES: Final = 100
 # So many are looked at for those that match, and by which of their fields.
 _SEARCHED: Final = 2000
@@ -76,10 +73,6 @@ async def show_processes(call: PageCall) -> Context:
 async def show_store(call: PageCall) -> Context:
     """Show what the store promises, by its settings and its state."""
     return {"report": await asyncio.to_thread(examine, call.served.store_url)}
-
-
-# ── Pipelines ─────────────────────────────────────────────────────────────────────────────────────
-# What feeds and reads the log from outside: the outbox, queries of Spark, timed jobs.
 
 
 @page("/outbox", "outbox.html", "Outbox", whole=True)

@@ -55,12 +55,6 @@ from headwater.views import overview
 from headwater.views.overview import StreamGroup
 from headwater.views.traces import TraceStepView
 
-# ── Stream ────────────────────────────────────────────────────────────────────────────────────────
-
-
-# ── Streams ───────────────────────────────────────────────────────────────────────────────────────
-# The list of all streams.
-
 
 @page("/streams", "streams.html", "Streams")
 async def show_streams(call: PageCall) -> Context:
@@ -72,10 +66,6 @@ async def show_streams(call: PageCall) -> Context:
         groups.setdefault(row.stream, []).append(row.group)
     rates = {name: call.served.watched.rates.of(name) for name in names}
     return {"streams": streams, "groups": groups, "rates": rates, "part": part}
-
-
-# ── Stream forecast ───────────────────────────────────────────────────────────────────────────────
-# What retention would do to a stream now, in the words of its header.
 
 
 # So many groups that would miss messages are named.
@@ -105,10 +95,6 @@ def _passed(seen: RetentionForecast) -> str:
     named = [f"{one.group} by {number(one.missed)}" for one in seen.passed[:_NAMED]]
     more = len(seen.passed) - len(named)
     return ", ".join(named) + (f" and {number(more)} more groups" if more else "")
-
-
-# ── Stream ruler ──────────────────────────────────────────────────────────────────────────────────
-# The ruler of a stream for its pages: who reads it, and where each of them stands.
 
 
 # How many rows and cells a ruler has, and how many places of the index a page looks at.
@@ -206,9 +192,6 @@ async def _consumers(call: PageCall, stream: str) -> tuple[dict[str, Checkpoint]
         return {}, f"SQL consumers are not shown as their database says: {error}"
     own = [one for one in status.checkpoints if one.stream == stream]
     return {one.consumer: one for one in sorted(own, key=lambda one: one.consumer)}, None
-
-
-# ── Stream ────────────────────────────────────────────────────────────────────────────────────────
 
 
 # How many messages a page shows, and what a search may take before it asks whether to go on.
@@ -384,15 +367,10 @@ async def show_stream_replay(call: PageCall) -> Context:
     }
 
 
-# ── Stream tail ───────────────────────────────────────────────────────────────────────────────────
-# The live tail of a stream for a browser: as many messages as a person can see, and what it skips.
-#
 # A browser cannot show a stream of a hundred thousand messages a second, and must not be sent it.
 # So this tail reads a few times a second and, where more came than a screen holds, goes on with
 # the newest; the offsets that it left out are named, and can be read. The tail of the API leaves
 # out nothing.
-
-
 # A browser is sent so many messages at once at most, and so many times a second.
 _SHOWN: Final = 100
 _PAUSE_S: Final = 0.5
@@ -427,10 +405,6 @@ async def _events(call: PageCall, at: int) -> AsyncGenerator[bytes, None]:
             continue
         await tails.news(source, [at], lambda: call.served.tokens.still(call.grant))
         yield ALIVE
-
-
-# ── Messages ──────────────────────────────────────────────────────────────────────────────────────
-# One message: its value, its headers, and its life from the outbox to every reader.
 
 
 _WORDS: Final = {"consumer": "SQL consumer", "query": "Spark query"}
@@ -506,10 +480,6 @@ def _trace_forms(call: PageCall, stream: str, offset: int) -> list[tuple[str, st
         ("curl", shlex.join(["curl", f"{call.address}/v1/streams/{path}/trace"])),
         ("Link", f"{call.address}/console/streams/{path}"),
     ]
-
-
-# ── Topics ────────────────────────────────────────────────────────────────────────────────────────
-# Their partitions, and their groups over all of them.
 
 
 class TopicRow(NamedTuple):
