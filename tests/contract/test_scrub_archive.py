@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -18,11 +17,10 @@ from headwater import Defect, Headwater, ScrubReport, StoreError
 from headwater.errors import InvalidInput, UnknownArchive
 from headwater.log.node import SCHEMA
 from headwater.log.reading import extent
-from headwater.spark.archives import manifest as manifests
 from headwater.spark.archives import reading
-from headwater.spark.archives.manifest import Archive, File, Manifest
 from headwater.spark.archives.reading import write_files
 from headwater.spark.archives.scrubbing import scrub_archives
+from headwater.spark.archives.table import Archive, Contents, File
 from headwater.spark.archives.writing import write_range
 from headwater.store.scrubbing import ScrubProgress
 from headwater.timeline import AsyncFarm, Farm
@@ -56,10 +54,9 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
     directory = archive.directory
     one = write_files(directory, table_of(1, 1200))
     two = [table_of(1301, 1999, 2), table_of(1302, 2000, 2)]
-    begin = Manifest(stream="rides", created=7).with_more(1200, one, [])
-    archive.commit(begin)
+    begin = archive.commit(Contents(stream="rides", created=7), 1200, one)
     more = [file for table in two for file in write_files(directory, table)]
-    archive.commit(begin.with_more(2000, more, [(1201, 1300)]))
+    archive.commit(begin, 2000, more, [(1201, 1300)])
     return archive
 
 
@@ -73,13 +70,12 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def rewrite(archive: Archive, **changes: Any) -> None:
-    """Make a version that says something else, with a right checksum."""
-    newest = archive.require()
-    changes.setdefault("version", newest.version + 1)
-    data = manifests._encode(msgspec.structs.replace(newest, **changes))
-    name = f"_manifest/{newest.version + 1:010d}.json"
-    path_of(archive, name).write_bytes(data.to_pybytes())
+def rewrite(archive: Archive, was: str, now: str, commit: int = 1) -> None:
+    """Have a commit say something else."""
+    path = path_of(archive, f"_delta_log/{commit:020d}.json")
+    text = path.read_text()
+    assert was in text
+    path.write_text(text.replace(was, now))
 
 
 def defects(archive: Archive) -> list[Defect]:
@@ -109,8 +105,8 @@ def test_what_was_archived_from_a_stream_is_sound(valkey: Server, tmp_path: Path
         hw.stream("rides/0").write_many(entries(3000))
         found = hw.store.run(extent("rides/0"))
         written = write_range(hw, archive, found.created, 1, 3000)
-    begin = Manifest(stream="rides/0", created=found.created)
-    archive.commit(begin.with_more(3000, written.files, written.gaps))
+    begin = Contents(stream="rides/0", created=found.created)
+    archive.commit(begin, 3000, written.files, written.gaps)
     assert scrub_archives(str(tmp_path)).defects == ()
 
 
@@ -149,69 +145,64 @@ def test_no_byte_of_a_file_can_change_unnoticed(archive: Archive, tenth: int) ->
     assert places(archive) == []
 
 
-@pytest.mark.parametrize("field", ["rows", "first", "last", "min_time_ms", "max_time_ms"])
+RECORDED = {
+    "rows": (r"\"numRecords\": 1200", r"\"numRecords\": 1201"),
+    "first": (r"{\"offset\": 1,", r"{\"offset\": 2,"),
+    "last": (r"{\"offset\": 1200,", r"{\"offset\": 1199,"),
+    "min_time_ms": ("17:46:40.001", "17:46:40.002"),
+    "max_time_ms": ("17:46:41.200", "17:46:41.201"),
+}
+
+
+@pytest.mark.parametrize("field", RECORDED)
 def test_rows_that_are_not_as_recorded_are_found(archive: Archive, field: str) -> None:
-    one, *others = archive.require().files
-    changed = msgspec.structs.replace(one, **{field: getattr(one, field) + 1})
-    rewrite(archive, files=(changed, *others))
-    (defect,) = defects(archive)
-    assert defect.place == f"file {one.path}, {field}"
-    assert int(defect.expected) == int(defect.found) + 1
-
-
-def test_messages_where_the_manifest_has_a_gap_are_found(archive: Archive) -> None:
     file = archive.require().files[0]
-    rewrite(archive, gaps=((11, 20), (1201, 1300)))
+    rewrite(archive, *RECORDED[field])
     (defect,) = defects(archive)
-    assert (defect.place, defect.found) == (f"file {file.path}, offsets 11-20", "10 messages")
+    assert defect.place == f"file {file.path}, {field}"
+    assert abs(int(defect.expected) - int(defect.found)) == 1
+
+
+def test_messages_where_the_table_has_a_gap_are_found(archive: Archive) -> None:
+    file = archive.require().files[0]
+    ends = ('gaps.0.first","version":1201', 'gaps.0.first","version":11')
+    rewrite(archive, *ends, commit=2)
+    found = {(defect.place, defect.found) for defect in defects(archive)}
+    assert (f"file {file.path}, offsets 501-1000", "500 messages") in found
 
 
 def test_an_offset_in_two_files_is_found(archive: Archive) -> None:
-    files = archive.require().files
     (again,) = write_files(archive.directory, table_of(1301, 1301))
-    rewrite(archive, files=(*files, again))
+    archive.commit(archive.require(), 2001, [again])
     (defect,) = defects(archive)
     assert (defect.place, defect.expected) == ("offset 1301", "one message")
     assert again.path in defect.found
 
 
-def test_a_version_that_contradicts_itself_is_found(archive: Archive) -> None:
-    newest = archive.require()
-    name = "manifest 0000000003.json"
-    rewrite(archive, version=9, gaps=((1201, 1300), (1290, 1280)), last=1990)
-    last = newest.files[-1].path
-    assert set(places(archive)) == {f"{name}, version", f"{name}, gaps", f"{name}, file {last}"} | {
-        f"{name}, file {newest.files[1].path}"
+def test_a_table_that_contradicts_itself_is_found(archive: Archive) -> None:
+    rewrite(archive, '"version":2000', '"version":1250', commit=2)
+    files = archive.require().files
+    assert {place for place in places(archive) if place.startswith("its table")} == {
+        "its table, gaps",
+        *(f"its table, file {file.path}" for file in files[1:]),
     }
 
 
-def test_a_damaged_version_is_found_and_the_files_of_the_one_before_are_checked(
-    archive: Archive,
-) -> None:
-    first = archive.require().files[0]
-    flip(path_of(archive, "_manifest/0000000002.json"), 30)
-    path_of(archive, first).unlink()
-    one, two = defects(archive)
-    assert (one.place, one.found) == ("manifest 0000000002.json", "its checksum is wrong")
-    assert two.place == f"file {first.path}"
-
-
-def test_an_old_version_that_is_damaged_is_found(archive: Archive) -> None:
-    flip(path_of(archive, "_manifest/0000000001.json"), 30)
+def test_a_table_that_cannot_be_read_is_found(archive: Archive) -> None:
+    rewrite(archive, '"add"', '"a', commit=2)
     (defect,) = defects(archive)
-    assert defect.place == "manifest 0000000001.json"
-    assert "a newer one is whole" in defect.cure
+    assert (defect.place, defect.expected) == ("its table", "commits that can be read")
 
 
 def test_the_archive_of_another_stream_is_found(archive: Archive) -> None:
     old = Path(archive.directory.path)
-    old.rename(old.with_name("stream=trips"))
+    old.rename(old.with_name("stream-trips"))
     report = scrub_archives(archive.place)
     assert {defect.name for defect in report.defects} == {"trips"}
     assert all("the history of 'rides'" in defect.found for defect in report.defects)
 
 
-def test_files_that_no_version_names_are_leftovers_once_no_archiver_can_be_at_them(
+def test_files_that_no_commit_names_are_leftovers_once_no_archiver_can_be_at_them(
     archive: Archive,
 ) -> None:
     (left,) = write_files(archive.directory, table_of(2001, 2010))
@@ -219,7 +210,7 @@ def test_files_that_no_version_names_are_leftovers_once_no_archiver_can_be_at_th
     os.utime(path_of(archive, left), (LONG_AGO, LONG_AGO))
     (defect,) = defects(archive)
     assert (defect.place, defect.found) == (f"file {left.path}", "a leftover")
-    archive.commit(archive.require().with_more(2010, [left], []))
+    archive.commit(archive.require(), 2010, [left])
     assert places(archive) == []
 
 

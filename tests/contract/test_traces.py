@@ -15,7 +15,7 @@ from headwater.cli.main import app
 from headwater.outbox import Outbox, Streamer
 from headwater.outbox.batches import KEPT, StagedRow, StreamedBatch
 from headwater.serve.console.service import Console
-from headwater.spark.archives.manifest import Archive, File, Manifest
+from headwater.spark.archives.table import Archive, Contents, File
 from headwater.spark.jobs.archive import reader_name
 from headwater.store.presence import ARCHIVES, keep_notes
 from headwater.views.traces import TraceStepView, TraceView
@@ -145,10 +145,10 @@ def test_a_trace_is_the_same_over_http_on_the_page_and_in_a_terminal(
     # An archive as the job leaves it, without Spark.
     place = str(tmp_path / "archive")
     reader = reader_name(place)
-    file = File("date=2030-01-31/part-00012.parquet", 1, 4, 4, 100, 0, 0)
+    file = File("day=2030-01-31/part-00012.parquet", 1, 4, 4, 100, 0, 0)
     archive = Archive(place, name)
     created = hw.stream(name).info().created_ms
-    archive.commit(Manifest(version=1, stream=name, created=created, last=4, files=(file,)))
+    archive.commit(Contents(stream=name, created=created), 4, [file])
     hw.stream(name).register_reader(reader, 5)
     hw.store.run(keep_notes(ARCHIVES, {reader: place}, most=9, replace=True))
     with ApiServer(store_url, front=Console, db=url) as api:

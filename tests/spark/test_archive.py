@@ -1,4 +1,4 @@
-"""An archive holds what its manifest says, and readers see one log.
+"""An archive holds what its table says, and readers see one log.
 
 Planners and tasks run in this process here (see tests.support.spark.archiving);
 tests.spark.test_archive_job has Spark run them.
@@ -22,7 +22,7 @@ from headwater import Headwater, Stream, Topic
 from headwater.errors import ArchiveMismatch, DataLost, InvalidInput, TargetNotEmpty, UnknownArchive
 from headwater.log.keys import stream_key, tail_key
 from headwater.spark.archives import reading, writing
-from headwater.spark.archives.manifest import Archive, Directory, File
+from headwater.spark.archives.table import Archive, Directory, File
 from headwater.spark.jobs import restore as restore_job
 from headwater.spark.jobs.archive import archive, reader_name
 from headwater.spark.jobs.restore import restore
@@ -114,7 +114,7 @@ def test_a_read_that_was_planned_before_an_eviction_finds_the_archive(
 def test_an_eviction_between_two_looks_leaves_no_gap(
     options: dict[str, str], archived: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The manifest is read, then an archiver commits and evicts, then the log is looked at."""
+    """The table is read, then an archiver commits and evicts, then the log is looked at."""
     load = Archive.load
     pending = [True]
 
@@ -188,7 +188,7 @@ def test_a_log_older_than_its_archive_is_refused(
 ) -> None:
     archived()
     archive = Archive(options["archive"], stream.name)
-    archive.commit(archive.require().with_more(4000, [], []))
+    archive.commit(archive.require(), 4000)
     for attempt in (archived, lambda: read_batch(**options)):
         with pytest.raises(ArchiveMismatch, match="the log at 3000"):
             attempt()
@@ -224,8 +224,8 @@ def test_what_was_evicted_too_early_is_an_exact_gap(
     stream.evict(3100)
     archived()
     stream.write_many(entries(10, 3101))
-    manifest = Archive(options["archive"], stream.name).require()
-    assert (manifest.gaps, manifest.first, manifest.last) == (((1, 40), (3001, 3100)), 41, 3100)
+    contents = Archive(options["archive"], stream.name).require()
+    assert (contents.gaps, contents.first, contents.last) == (((1, 40), (3001, 3100)), 41, 3100)
     for start, lost in (("earliest", "3001 to 3100"), ("1", "1 to 40")):
         with pytest.raises(DataLost, match=lost):
             read_batch(**options, startingOffsets=start)
@@ -253,10 +253,10 @@ def test_what_is_evicted_while_it_is_archived_is_an_exact_gap(
         return written
 
     run_archiver(options["url"], stream.name, options["archive"], evicting)
-    manifest = Archive(options["archive"], stream.name).require()
-    assert len(manifest.gaps) > 1
-    assert all(last - first == 9 for first, last in manifest.gaps)
-    lost = {n for first, last in manifest.gaps for n in range(first, last + 1)}
+    contents = Archive(options["archive"], stream.name).require()
+    assert len(contents.gaps) > 1
+    assert all(last - first == 9 for first, last in contents.gaps)
+    lost = {n for first, last in contents.gaps for n in range(first, last + 1)}
     rows = read_batch(**options, failOnDataLoss="false")
     assert pairs_of(rows) == [row for row in expected(3000) if row[0] not in lost]
 
@@ -474,9 +474,9 @@ def test_large_messages_are_restored_in_batches_that_the_log_takes(
     stream = hw_embedded.stream(name)
     stream.write_many([(f"t{n}", bytes([n]) * 30_000) for n in range(20)])
     run_archiver(embedded_url, name, place)
-    manifest = Archive(place, name).require()
+    contents = Archive(place, name).require()
     piece = writing.ArchivePiece(
-        Archive(place, name), list(manifest.files), 1, 20, f"{name}-2", "p"
+        Archive(place, name), list(contents.files), 1, 20, f"{name}-2", "p"
     )
     moved = writing.restore_piece(hw_embedded, piece)
     assert len(moved) > 4

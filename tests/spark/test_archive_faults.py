@@ -1,4 +1,4 @@
-"""An archive holds what its manifest says, whoever dies and whoever else is at work.
+"""An archive holds what its table says, whoever dies and whoever else is at work.
 
 Archivers and writers run in processes of their own here, some of which are killed.
 """
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import headwater
 from headwater import Stream
 from headwater.errors import ArchiveTaken
-from headwater.spark.archives.manifest import Archive, LocalDirectory
+from headwater.spark.archives.table import Archive, LocalDirectory
 from headwater.spark.engine.connections import client
 from headwater.spark.jobs.archive import StreamArchiver
 from tests.support.entries import entries
@@ -36,7 +36,8 @@ from tests.support.spark.archiving import (
     stream_reader,
 )
 
-fork = multiprocessing.get_context("fork")
+# The threads of delta-rs do not survive a fork.
+spawn = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def options(embedded_url: str, stream: Stream, place: str) -> dict[str, str]:
 
 
 def in_process(work: Callable[..., None], *args: Any) -> BaseProcess:
-    process = fork.Process(target=work, args=args, daemon=True)
+    process = spawn.Process(target=work, args=args, daemon=True)
     process.start()
     return process
 
@@ -61,7 +62,8 @@ def die(*_: Any) -> Any:
 
 
 def half_then_die(directory: LocalDirectory, name: str, data: pa.Buffer) -> Any:
-    directory._write_beside(name, data.slice(0, data.size // 2))
+    directory._make_folder(name)
+    directory._beside(name).write_bytes(data.slice(0, data.size // 2))
     die()
 
 
@@ -80,7 +82,8 @@ STEPS: dict[str, tuple[type, str, Any, range]] = {
     "a file half written": (LocalDirectory, "put", half_then_die, range(1)),
     "a file written": (LocalDirectory, "put", after(LocalDirectory.put), range(1)),
     "all files written": (Archive, "commit", die, range(1)),
-    "a version half written": (LocalDirectory, "create", half_then_die, range(1)),
+    "a table without rows": (Archive, "_create", after(Archive._create), range(1)),
+    "committed, and not flushed": (Archive, "_ours", die, range(1, 3000)),
     "committed": (Archive, "commit", after(Archive.commit), range(1, 3000)),
     "before eviction": (StreamArchiver, "evict", die, range(3000, 3001)),
 }
@@ -90,6 +93,7 @@ def _die_at(step: str, url: str, stream: str, place: str) -> None:
     """Run an archiver that kills itself with signal 9 at a step."""
     owner, name, deed, _ = STEPS[step]
     setattr(owner, name, deed)
+    cut_small(pytest.MonkeyPatch())
     run_archiver(url, stream, place, evict=True)
 
 
@@ -110,8 +114,8 @@ def test_an_archiver_may_be_killed_at_any_step(
     run_archiver(options["url"], stream.name, options["archive"], evict=True)
     assert stream.info().first == 3101
     assert pairs_of(read_batch(**options)) == expected(3100)
-    manifest = Archive(options["archive"], stream.name).require()
-    assert (manifest.rows, manifest.gaps) == (3100, ())
+    contents = Archive(options["archive"], stream.name).require()
+    assert (contents.rows, contents.gaps) == (3100, ())
 
 
 def test_a_repeated_run_leaves_the_same_files(
@@ -140,7 +144,7 @@ def _archive_on(url: str, name: str, place: str, last: int) -> None:
             done = run_archiver(url, name, place, evict=True)
         except ArchiveTaken:
             continue
-        if done.streams[0].manifest.last >= last:
+        if done.streams[0].contents.last >= last:
             return
 
 
@@ -171,6 +175,6 @@ def test_one_log_is_read_while_a_writer_and_two_archivers_run(
     assert [other.exitcode for other in others] == [0, 0, 0]
     assert reads > 2, "the others were too quick to be seen at work"
     assert pairs_of(streamed) == expected(last)
-    manifest = Archive(place, stream.name).require()
-    assert (manifest.rows, manifest.last, manifest.gaps) == (last, last, ())
+    contents = Archive(place, stream.name).require()
+    assert (contents.rows, contents.last, contents.gaps) == (last, last, ())
     assert stream.info().first == last + 1

@@ -17,8 +17,8 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 import headwater
 from headwater import Headwater, InvalidInput, Stream
-from headwater.spark.archives.manifest import Archive
 from headwater.spark.archives.scrubbing import scrub_archives
+from headwater.spark.archives.table import Archive
 from headwater.spark.archives.writing import ArchivePiece, restore_piece
 from headwater.spark.engine.columns import parse_ddl
 from headwater.spark.engine.failures import translating_errors
@@ -470,9 +470,8 @@ def test_an_archive_keeps_headers_and_gives_them_back(
     place = str(tmp_path / "archive")
     run_archiver(embedded_url, stream.name, place, evict=True)
     archive = Archive(place, stream.name)
-    manifest = archive.load()
-    assert manifest is not None
-    assert manifest.format == 2
+    contents = archive.require()
+    assert any(file.headed for file in contents.files)
     assert not scrub_archives(place).defects
     source = HeadwaterSource(
         {"url": embedded_url, "stream": stream.name, "archive": place, "includeHeaders": "true"}
@@ -484,7 +483,7 @@ def test_an_archive_keeps_headers_and_gives_them_back(
         headers for _, _, headers in expected
     ]
     copy = hw.stream(f"{stream.name}-restored")
-    piece = ArchivePiece(archive, [*manifest.files], 1, manifest.last, copy.name, "restore")
+    piece = ArchivePiece(archive, [*contents.files], 1, contents.last, copy.name, "restore")
     restore_piece(hw, piece)
     assert found_in(copy) == expected
 
@@ -495,9 +494,7 @@ def test_an_archive_without_headers_is_what_it_was(
     hw.stream(name).write_many(entries(1200))
     place = str(tmp_path / "archive")
     run_archiver(embedded_url, name, place)
-    manifest = Archive(place, name).load()
-    assert manifest is not None
-    assert manifest.format == 1
+    assert not any(file.headed for file in Archive(place, name).require().files)
 
 
 def test_a_column_of_headers_that_fits_nothing_is_refused(

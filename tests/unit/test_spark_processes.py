@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from headwater.errors import SparkFailed, UnreadableNode
 from headwater.kernel.headers import Headers
 from headwater.log import node
-from headwater.spark.archives.manifest import Archive
+from headwater.spark.archives.table import Archive
 from headwater.spark.engine.optimizer_rule import java_sources
 from headwater.spark.engine.session import install_wrapper
 from headwater.spark.icks import DirtyList

@@ -382,8 +382,8 @@ def scrub(
 def _scrub_archives(
     place: str, streams: Sequence[str], kinds: object, paced: Any
 ) -> tuple[ScrubReport, str]:
-    from headwater.spark.archives.manifest import absolute_place, safe_place
     from headwater.spark.archives.scrubbing import scrub_archives
+    from headwater.spark.archives.table import absolute_place, safe_place
 
     if kinds:
         raise typer.BadParameter("--kind and --archive exclude each other")

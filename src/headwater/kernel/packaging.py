@@ -32,6 +32,7 @@ _EXTRAS = {
     "sql": ("sqlalchemy", "psycopg", "greenlet"),
     "serve": ("httptools", "jinja2", "markupsafe"),
     "otel": ("opentelemetry",),
+    "tier": ("deltalake", "arro3"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.spark.archives.manifest import Manifest
+from headwater.spark.archives.table import Contents
 from headwater.spark.queries.status import QueryStatus, ReadPosition
 from headwater.views.record import Mirror, View, mirror
 
@@ -27,9 +27,9 @@ class ArchiveView(Mirror, frozen=True, kw_only=True):
     version: int
 
 
-def archive_view(manifest: Manifest) -> ArchiveView:
+def archive_view(contents: Contents) -> ArchiveView:
     """Return the view of an archive."""
-    return ArchiveView.of(manifest, messages=manifest.rows, files=len(manifest.files))
+    return ArchiveView.of(contents, messages=contents.rows, files=len(contents.files))
 
 
 class QueryForgottenView(View, frozen=True, kw_only=True):

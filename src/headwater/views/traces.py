@@ -130,17 +130,17 @@ def archive_files(facts: TraceFacts, offset: int) -> dict[str, str]:
 
 
 def _file(place: str, stream: str, offset: int) -> str:
-    from headwater.spark.archives.manifest import Archive
+    from headwater.spark.archives.table import Archive
 
     try:
-        manifest = Archive(place, stream).load()
+        contents = Archive(place, stream).load()
     except (HeadwaterError, OSError, ValueError) as error:
         return f"the archive at {place} cannot be read from here: {error}"
-    if manifest is None:
+    if contents is None:
         return f"there is no archive at {place} on this machine"
-    if manifest.gaps_between(offset, offset):
-        return f"it was evicted before it could be archived, says the manifest at {place}"
-    files = [file for file in manifest.between(offset, offset) if file.first <= offset]
+    if contents.gaps_between(offset, offset):
+        return f"it was evicted before it could be archived, says the contents at {place}"
+    files = [file for file in contents.between(offset, offset) if file.first <= offset]
     if not files:
         return f"it is in no file at {place}: it was removed by compaction before"
     return f"{files[0].path}, offsets {files[0].first:,} - {files[0].last:,}, at {place}"

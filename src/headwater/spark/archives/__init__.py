@@ -1,5 +1,5 @@
-"""The archive: a stream's history as Parquet files, and the manifest that says what is in them.
+"""The archive: a stream's history as a Delta table, whose files are Parquet.
 
-Nothing but pyarrow is needed to read it. ``headwater.spark.jobs`` has the jobs that fill it and
-that restore it into a stream.
+Reading it needs pyarrow and deltalake, and no Spark. ``headwater.spark.jobs`` has the jobs that
+fill it and that restore it into a stream.
 """

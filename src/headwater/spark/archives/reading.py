@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,18 +22,31 @@ from headwater.errors import ArchiveDamaged
 from headwater.log.keys import MAX_OFFSET
 from headwater.log.node import MAP, SCHEMA, empty_column, longest, map_column
 from headwater.log.reading import Extent
-from headwater.spark.archives.manifest import Archive, Directory, File, Manifest, archived_streams
+from headwater.spark.archives.table import SCHEMA as TABLE
+from headwater.spark.archives.table import (
+    Archive,
+    Contents,
+    Directory,
+    File,
+    archived_streams,
+    statistics_of,
+)
 
 # ── Parquet ───────────────────────────────────────────────────────────────────────────────────────
 # Messages as Parquet: how a file of an archive is written, and how its rows are found.
 #
-# Columns offset, tag, value, time and, where a message has some, headers (map<string, binary>), in
-# order of offset; zstd; row groups of 64,000 rows with the span of offsets, times and tags of
-# each; a checksum for each page. The path of a file has its day, its first and last offset, and a
-# digest of its bytes: writing the same messages again writes the same file.
+# Columns offset, tag, value, time and headers (map<string, binary>, null where no message of a file
+# has any), in order of offset; zstd; row groups of 64,000 rows with the span of offsets, times and
+# tags of each; a checksum for each page. The path of a file has its day, its first and last offset,
+# and a digest of its bytes: writing the same messages again writes the same file. Files of another
+# program, which has optimized the table, may have their rows in any order.
 
 
+ALL = ("offset", "tag", "value", "time")
+WITH_HEADERS = (*ALL, "headers")
 GROUP_ROWS = 64_000
+# The path of a file that an archiver has written; its rows are in order.
+_OURS = re.compile(r"day=[\d-]+/\d{16}-\d{16}-[0-9a-f]{12}\.parquet")
 _LAST_DAY = (dt.date.max - dt.date(1970, 1, 1)).days
 _SETTINGS = {
     "compression": "zstd",
@@ -59,10 +73,14 @@ def write_files(directory: Directory, table: pa.Table) -> list[File]:
 
 def _write_file(directory: Directory, day: int, table: pa.Table) -> File:
     sink = pa.BufferOutputStream()
-    rows = table.select(SCHEMA.names).cast(SCHEMA)
     headed = "headers" in table.column_names and longest(table.column("headers")) > 0
-    if headed:
-        rows = rows.append_column(MAP, map_column(table.column("headers").to_pylist()))
+    headers = (
+        map_column(table.column("headers").to_pylist())
+        if headed
+        else pa.nulls(table.num_rows, MAP.type)
+    )
+    fields = [TABLE.field(name) for name in WITH_HEADERS]
+    rows = table.select(ALL).append_column("headers", headers).cast(pa.schema(fields))
     pq.write_table(rows, sink, **_SETTINGS)
     data = sink.getvalue()
     offsets = table.column("offset")
@@ -70,7 +88,7 @@ def _write_file(directory: Directory, day: int, table: pa.Table) -> File:
     times = pc.min_max(table.column("time").cast(pa.int64())).as_py()
     date = dt.date(1970, 1, 1) + dt.timedelta(days=day)
     digest = hashlib.blake2b(data, digest_size=6).hexdigest()
-    path = f"date={date}/{first:016d}-{last:016d}-{digest}.parquet"
+    path = f"day={date}/{first:016d}-{last:016d}-{digest}.parquet"
     directory.put(path, data)
     return File(path, first, last, table.num_rows, data.size, times["min"], times["max"], headed)
 
@@ -94,15 +112,19 @@ class Wanted(NamedTuple):
         )
 
     def in_group(self, group: pq.RowGroupMetaData) -> bool:
-        """Return whether a row group may hold such rows; raw numbers of times are milliseconds."""
-        offsets, tags, _, times = (group.column(place).statistics for place in range(4))
-        return bool(
-            offsets.min_raw <= self.last
-            and offsets.max_raw >= self.first
-            and times.min_raw <= self.until_ms
-            and times.max_raw >= self.since_ms
-            and (self.tags is None or any(tags.min <= tag <= tags.max for tag in self.tags))
-        )
+        """Return whether a row group may hold such rows."""
+        known = statistics_of(group)
+        offsets, tags, times = (known.get(name) for name in ("offset", "tag", "time"))
+        if offsets is not None and (offsets.min > self.last or offsets.max < self.first):
+            return False
+        # Raw numbers of times, as Headwater writes them, are microseconds.
+        if times is not None and times.physical_type == "INT64":
+            earliest, latest = times.min_raw // 1000, times.max_raw // 1000
+            if earliest > self.until_ms or latest < self.since_ms:
+                return False
+        if tags is None or self.tags is None:
+            return True
+        return any(tags.min <= tag <= tags.max for tag in self.tags)
 
 
 def read_file(
@@ -113,8 +135,6 @@ def read_file(
     The other rows of a group are returned, too: the caller has to compare times and tags.
     ``columns`` must hold offset, and may end with headers. Raises ArchiveDamaged.
     """
-    headers = "headers" in columns
-    there = [name for name in columns if name != "headers" or file.headed]
     with directory.open(file.path) as opened:
         try:
             parquet = pq.ParquetFile(opened, page_checksum_verification=True)
@@ -123,15 +143,60 @@ def read_file(
                 for place in range(parquet.num_row_groups)
                 if wanted.in_group(parquet.metadata.row_group(place))
             ]
-            for batch in parquet.iter_batches(
-                GROUP_ROWS, row_groups=groups, columns=there, use_threads=False
-            ):
-                rows = cut_offsets(batch, wanted.first, wanted.last)
-                if headers and not file.headed:
-                    rows = rows.append_column(MAP, empty_column(rows.num_rows))
-                yield rows
+            there = [name for name in columns if name != "headers" or file.headed]
+            for batch in _in_order(parquet, file, groups, there):
+                yield _as_messages(cut_offsets(batch, wanted.first, wanted.last), columns)
         except (pa.ArrowException, OSError) as error:
             raise ArchiveDamaged(directory.shown, file.path, str(error)) from error
+
+
+def is_ours(file: File) -> bool:
+    """Return whether an archiver wrote a file: its rows are in order, its name has its digest."""
+    return _OURS.fullmatch(file.path) is not None
+
+
+def _in_order(
+    parquet: pq.ParquetFile, file: File, groups: list[int], columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of row groups in order of offset."""
+    if is_ours(file):
+        yield from parquet.iter_batches(
+            GROUP_ROWS, row_groups=groups, columns=columns, use_threads=False
+        )
+        return
+    for together in overlapping([_Group.of(parquet, place) for place in groups]):
+        read = (parquet.read_row_group(group.place, columns=columns) for group in together)
+        yield from pa.concat_tables(read).sort_by("offset").to_batches(GROUP_ROWS)
+
+
+class _Group(NamedTuple):
+    """A row group, and the first and last offset of its rows."""
+
+    first: int
+    last: int
+    place: int
+
+    @classmethod
+    def of(cls, parquet: pq.ParquetFile, place: int) -> _Group:
+        """Return a row group of a file by its place there."""
+        offsets = statistics_of(parquet.metadata.row_group(place))["offset"]
+        first, last = (offsets.min, offsets.max) if offsets else (1, MAX_OFFSET)
+        return cls(first, last, place)
+
+
+def _as_messages(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return rows with the types that messages have: times in milliseconds, and no null headers."""
+    arrays = []
+    for name in columns:
+        if name != "headers":
+            arrays.append(rows.column(name).cast(SCHEMA.field(name).type))
+        elif name not in rows.schema.names:
+            arrays.append(empty_column(rows.num_rows))
+        else:
+            maps = rows.column(name)
+            arrays.append(pa.MapArray.from_arrays(maps.offsets, maps.keys, maps.items))
+    fields = [MAP if name == "headers" else SCHEMA.field(name) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def cut_offsets(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
@@ -143,10 +208,6 @@ def cut_offsets(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
 
 
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────
-
-
-ALL = ("offset", "tag", "value", "time")
-WITH_HEADERS = (*ALL, "headers")
 
 
 def scan(
@@ -164,15 +225,18 @@ def scan(
                 yield batch
 
 
-def overlapping(files: Sequence[File]) -> list[list[File]]:
-    """Return groups of files whose offsets overlap, in order."""
-    groups: list[list[File]] = []
+Span = TypeVar("Span", File, "_Group")
+
+
+def overlapping(spans: Sequence[Span]) -> list[list[Span]]:
+    """Return groups of files, or of row groups, whose offsets overlap, in order."""
+    groups: list[list[Span]] = []
     end = 0
-    for file in sorted(files, key=lambda file: file.first):
-        if file.first > end:
+    for span in sorted(spans, key=lambda span: span.first):
+        if span.first > end:
             groups.append([])
-        groups[-1].append(file)
-        end = max(end, file.last)
+        groups[-1].append(span)
+        end = max(end, span.last)
     return groups
 
 
@@ -197,11 +261,11 @@ def _merged(parts: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         heads = {place: rows for place, rows in heads.items() if rows.num_rows}
 
 
-def offset_at(directory: Directory, manifest: Manifest, time_ms: int) -> int | None:
+def offset_at(directory: Directory, contents: Contents, time_ms: int) -> int | None:
     """Return the offset of the first archived message at or after a time; None if there is none."""
     found: int | None = None
     wanted = Wanted(since_ms=time_ms)
-    for file in manifest.files:
+    for file in contents.files:
         if found is not None and file.first > found:
             break
         if wanted.in_file(file):
@@ -214,11 +278,11 @@ def offset_at(directory: Directory, manifest: Manifest, time_ms: int) -> int | N
     return found
 
 
-# ── History ───────────────────────────────────────────────────────────────────────────────────────
-# Archive and log as one: the archive for what its manifest covers, the log for the rest.
+# ── Archive and log ───────────────────────────────────────────────────────────────────────────────
+# Both as one: the archive for what its table covers, the log for the rest.
 #
-# The archiver makes a version of the manifest before the log evicts anything. So a reader that
-# reads the manifest first and the log after it, and reads both again when there is a gap between
+# The archiver commits to the table before the log evicts anything. So a reader that
+# reads the table first and the log after it, and reads both again when there is a gap between
 # the two, finds every offset in one of them; and a task whose part of the log was evicted
 # meanwhile finds it in a newer version.
 
@@ -243,45 +307,45 @@ def whole_extents(
     ``look`` asks the log. Of a stream that was deleted from the log, only its archive counts.
     Raises ArchiveMismatch when an archive is not the history of its stream.
     """
-    before: list[Manifest | None] = []
+    before: list[Contents | None] = []
     while True:
-        manifests = [archive.load() for archive in archives]
+        contents = [archive.load() for archive in archives]
         extents = look()
-        found = [*zip(archives, manifests, extents, strict=True)]
+        found = [*zip(archives, contents, extents, strict=True)]
         # Where they do not meet, the log may have evicted what was archived in between.
-        if manifests == before or all(_meet(manifest, extent) for _, manifest, extent in found):
+        if contents == before or all(_meet(contents, extent) for _, contents, extent in found):
             return [_joined(*each) for each in found]
-        before = manifests
+        before = contents
 
 
-def _meet(manifest: Manifest | None, extent: Extent) -> bool:
-    return extent.first <= (manifest.last if manifest else 0) + 1
+def _meet(contents: Contents | None, extent: Extent) -> bool:
+    return extent.first <= (contents.last if contents else 0) + 1
 
 
-def _joined(archive: Archive, manifest: Manifest | None, extent: Extent) -> Extent:
-    if manifest is None:
+def _joined(archive: Archive, contents: Contents | None, extent: Extent) -> Extent:
+    if contents is None:
         return extent
     if not extent.created:
-        return Extent(manifest.first, manifest.last, manifest.created, None)
-    manifest.check_stream(archive.directory.shown, extent.created, extent.last)
-    if manifest.first > manifest.last:
+        return Extent(contents.first, contents.last, contents.created, None)
+    contents.check_stream(archive.directory.shown, extent.created, extent.last)
+    if contents.first > contents.last:
         return extent
-    return extent._replace(first=min(manifest.first, extent.first))
+    return extent._replace(first=min(contents.first, extent.first))
 
 
-def divide(manifest: Manifest, start: int, stop: int, least: int) -> tuple[list[ArchivePart], int]:
+def divide(contents: Contents, start: int, stop: int, least: int) -> tuple[list[ArchivePart], int]:
     """Cut what the archive has of start..stop-1 into parts; returns where the log goes on, too.
 
     At least so many parts, when there are as many offsets; none for offsets without a message.
     """
-    end = min(stop, manifest.last + 1)
+    end = min(stop, contents.last + 1)
     if end <= start:
         return [], start
-    rows = sum(file.rows for file in manifest.between(start, end - 1))
+    rows = sum(file.rows for file in contents.between(start, end - 1))
     count = min(max(-(-rows // TASK_ROWS), least), end - start)
     borders = [start + (end - start) * part // count for part in range(count + 1)]
     parts = [
-        ArchivePart(low, high, tuple(manifest.between(low, high - 1)))
+        ArchivePart(low, high, tuple(contents.between(low, high - 1)))
         for low, high in pairwise(borders)
     ]
     return [part for part in parts if part.files], end
@@ -289,8 +353,8 @@ def divide(manifest: Manifest, start: int, stop: int, least: int) -> tuple[list[
 
 def first_at(archive: Archive, time_ms: int, in_log: int) -> int:
     """Return the offset of the first message at or after a time, knowing the log's answer."""
-    manifest = archive.load()
-    found = None if manifest is None else offset_at(archive.directory, manifest, time_ms)
+    contents = archive.load()
+    found = None if contents is None else offset_at(archive.directory, contents, time_ms)
     return in_log if found is None else min(found, in_log)
 
 

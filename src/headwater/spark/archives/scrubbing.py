@@ -1,15 +1,14 @@
 """Scrubbing archives: every file of every version is there, as it was written, as it is recorded.
 
 All bytes are read and compared with the digest in the name of their file; all pages with their
-checksums; all offsets and times with the manifest. Files never change, and a version names only
-files that are there; so an archive that is written to meanwhile raises no false alarm.
+checksums; all offsets and times with the table. Files never change, and a commit names only files
+that are there; so an archive that is written to meanwhile raises no false alarm.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,25 +19,33 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from headwater.errors import ArchiveDamaged, InvalidInput, SparkError, UnknownArchive
-from headwater.log.node import MAP, SCHEMA
-from headwater.spark.archives.manifest import (
+from headwater.errors import ArchiveDamaged, ArchiveMismatch, InvalidInput, UnknownArchive
+from headwater.log.node import SCHEMA
+from headwater.spark.archives.reading import (
+    GROUP_ROWS,
+    WITH_HEADERS,
+    Wanted,
+    cut_offsets,
+    is_ours,
+    overlapping,
+    scan,
+)
+from headwater.spark.archives.table import (
     LEFT_S,
     Archive,
+    Contents,
     Directory,
     File,
-    Manifest,
     archived_streams,
-    open_directory,
     safe_place,
+    statistics_of,
 )
-from headwater.spark.archives.reading import GROUP_ROWS, Wanted, cut_offsets, overlapping, scan
 from headwater.store.scrubbing import ScrubLedger, ScrubPace, ScrubProgress, ScrubReport
 
 CHUNK_BYTES: Final = 1024 * 1024
 _BACKUP: Final = "bring it back from a backup"
 _LOST: Final = "bring the file back from a backup; its other offsets can be read and restored"
-_AGAIN: Final = "bring the manifest back from a backup, or archive to another place"
+_AGAIN: Final = "bring the table back from a backup, or archive to another place"
 _LEFTOVER: Final = "remove it while no archiver runs; no reader of the archive looks at it"
 
 
@@ -76,61 +83,44 @@ def scrub_archives(
 def _check_archive(archive: Archive, ledger: ScrubLedger) -> Iterator[None]:
     """Check one archive, in short steps."""
     ledger.begin("archive", archive.stream)
-    directory = open_directory(archive.place, archive.stream)
-    # The listing comes first: what a version names that is made after it is no leftover.
-    old = _old_files(directory)
-    newest: Manifest | None = None
-    trusted = True
-    for name, found in archive.versions():
-        if isinstance(found, SparkError):
-            why = found.why if isinstance(found, ArchiveDamaged) else str(found)
-            cure = f"remove it: {_AGAIN}" if newest is None else "remove it: a newer one is whole"
-            ledger.found(f"manifest {name}", "a version of the manifest", why, cure)
-            trusted = trusted and newest is not None
-        elif newest is None:
-            newest = found
-            _check_manifest(name, found, ledger)
-        yield
-    if newest is not None:
-        yield from _check_files(directory, newest, ledger)
-    if trusted:
-        named = {file.path for file in newest.files} if newest else set()
-        for path in sorted(old - named):
-            ledger.found(f"file {path}", "a file that the manifest names", "a leftover", _LEFTOVER)
-        yield
+    try:
+        # What is listed before the table is read, and was not written lately, is in it or left.
+        old = _old_files(archive.directory)
+        contents = archive.load()
+        left = old if contents is None else archive.leftovers(LEFT_S)
+    except (ArchiveDamaged, ArchiveMismatch) as error:
+        why = error.why if isinstance(error, ArchiveDamaged) else str(error)
+        ledger.found("its table", "commits that can be read", why, _AGAIN)
+        return
+    yield
+    if contents is not None:
+        _check_contents(contents, ledger)
+        yield from _check_files(archive.directory, contents, ledger)
+    for path in sorted(left):
+        ledger.found(f"file {path}", "a file that a commit names", "a leftover", _LEFTOVER)
+    yield
 
 
-def _old_files(directory: Directory) -> set[str]:
-    """Return the files, versions aside, that no archiver which still runs has written."""
+def _old_files(directory: Directory) -> list[str]:
+    """Return the files that no archiver which still runs has written."""
     selector = pafs.FileSelector(directory.path, allow_not_found=True, recursive=True)
-    found = {
-        one.path[len(directory.path) + 1 :]
-        for one in directory.filesystem.get_file_info(selector)
-        if one.type == pafs.FileType.File and time.time() - (one.mtime_ns or 0) / 1e9 > LEFT_S
-    }
-    return {path for path in found if not Archive.is_version(path)}
+    return [
+        listed.path[len(directory.path) + 1 :]
+        for listed in directory.filesystem.get_file_info(selector)
+        if listed.type == pafs.FileType.File and time.time() - (listed.mtime_ns or 0) / 1e9 > LEFT_S
+    ]
 
 
-def _check_manifest(name: str, manifest: Manifest, ledger: ScrubLedger) -> None:
-    """Check that what a version says does not contradict itself."""
-
-    def wrong(what: str, expected: object, found: object) -> None:
-        ledger.found(f"manifest {name}, {what}", expected, found, _AGAIN)
-
-    if int(name.partition(".")[0]) != manifest.version:
-        wrong("version", int(name.partition(".")[0]), manifest.version)
-    for low, high in manifest.gaps:
-        if not 1 <= low <= high <= manifest.last:
-            wrong("gaps", f"offsets within 1-{manifest.last}", f"{low}-{high}")
-    for (_, high), (low, _) in pairwise(manifest.gaps):
-        if low <= high:
-            wrong("gaps", f"a gap behind {high}", f"one that begins at {low}")
-    for path, times in Counter(file.path for file in manifest.files).items():
-        if times > 1:
-            wrong(f"file {path}", "named once", f"named {times} times")
-    for file in manifest.files:
-        if not 1 <= file.first <= file.last <= manifest.last:
-            wrong(f"file {file.path}", f"offsets within 1-{manifest.last}", _span(file))
+def _check_contents(contents: Contents, ledger: ScrubLedger) -> None:
+    """Check that what the table says does not contradict itself."""
+    for low, high in contents.gaps:
+        if not 1 <= low <= high <= contents.last:
+            within = f"offsets within 1-{contents.last}"
+            ledger.found("its table, gaps", within, f"{low}-{high}", _AGAIN)
+    for file in contents.files:
+        if not 1 <= file.first <= file.last <= contents.last:
+            within = f"offsets within 1-{contents.last}"
+            ledger.found(f"its table, file {file.path}", within, _span(file), _AGAIN)
 
 
 def _span(file: File) -> str:
@@ -140,11 +130,11 @@ def _span(file: File) -> str:
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_files(directory: Directory, manifest: Manifest, ledger: ScrubLedger) -> Iterator[None]:
-    for together in overlapping(manifest.files):
+def _check_files(directory: Directory, contents: Contents, ledger: ScrubLedger) -> Iterator[None]:
+    for together in overlapping(contents.files):
         before = len(ledger.defects) + ledger.more
         for file in together:
-            yield from _check_file(directory, manifest, file, ledger)
+            yield from _check_file(directory, contents, file, ledger)
         if len(together) > 1 and len(ledger.defects) + ledger.more == before:
             yield from _check_once(directory, together, ledger)
 
@@ -163,7 +153,7 @@ def _check_once(directory: Directory, files: list[File], ledger: ScrubLedger) ->
 
 
 def _check_file(
-    directory: Directory, manifest: Manifest, file: File, ledger: ScrubLedger
+    directory: Directory, contents: Contents, file: File, ledger: ScrubLedger
 ) -> Iterator[None]:
     place = f"file {file.path}"
     if directory.filesystem.get_file_info(directory.within(file.path)).type != pafs.FileType.File:
@@ -183,7 +173,9 @@ def _check_file(
         ledger.found(place, f"{file.bytes} bytes", f"{len(data)} bytes", _BACKUP)
         return
     before = len(ledger.defects) + ledger.more
-    yield from _check_rows(pa.py_buffer(data), manifest, file, ledger)
+    yield from _check_rows(pa.py_buffer(data), contents, file, ledger)
+    if not is_ours(file):
+        return
     digest = hashlib.blake2b(data, digest_size=6).hexdigest()
     recorded = file.path.rpartition("-")[2].removesuffix(".parquet")
     if digest != recorded and len(ledger.defects) + ledger.more == before:
@@ -203,28 +195,28 @@ class _Rows:
 
     def add(self, batch: pa.RecordBatch) -> None:
         offsets = batch.column("offset")
-        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        first, last = pc.min_max(offsets).as_py().values()
         rising = pc.all(pc.greater(offsets.slice(1), offsets.slice(0, len(offsets) - 1))).as_py()
         self.ordered = self.ordered and first > self.last and rising is not False
-        self.first, self.last = self.first or first, last
+        self.first, self.last = min(first, self.first or first), max(last, self.last)
         self.rows += batch.num_rows
-        times = pc.min_max(batch.column("time").cast(pa.int64())).as_py()
+        in_ms = batch.column("time").cast(SCHEMA.field("time").type)
+        times = pc.min_max(in_ms.cast(pa.int64())).as_py()
         known = self.min_time_ms, self.max_time_ms
         self.min_time_ms = min(times["min"], times["min"] if known[0] is None else known[0])
         self.max_time_ms = max(times["max"], times["max"] if known[1] is None else known[1])
 
 
 def _check_rows(
-    data: pa.Buffer, manifest: Manifest, file: File, ledger: ScrubLedger
+    data: pa.Buffer, contents: Contents, file: File, ledger: ScrubLedger
 ) -> Iterator[None]:
     """Read all rows of a file and compare them with what is recorded of it."""
     place = f"file {file.path}"
     try:
         parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        schema = SCHEMA.append(MAP) if file.headed else SCHEMA
-        if not parquet.schema_arrow.equals(schema):
+        if not {*WITH_HEADERS} <= {*parquet.schema_arrow.names}:
             columns = ", ".join(parquet.schema_arrow.names)
-            ledger.found(place, f"columns {', '.join(schema.names)}", columns, _BACKUP)
+            ledger.found(place, f"columns {', '.join(WITH_HEADERS)}", columns, _BACKUP)
             return
     except (pa.ArrowException, OSError) as error:
         ledger.found(place, "a Parquet file", error, _BACKUP)
@@ -235,14 +227,14 @@ def _check_rows(
             for batch in parquet.iter_batches(GROUP_ROWS, row_groups=[group], use_threads=False):
                 seen.add(batch)
                 if seen.ordered:
-                    _check_gaps(batch, manifest, place, ledger)
+                    _check_gaps(batch, contents, place, ledger)
                 yield
         except (pa.ArrowException, OSError) as error:
             whole = False
-            span = parquet.metadata.row_group(group).column(0).statistics
+            span = statistics_of(parquet.metadata.row_group(group))["offset"]
             lost = f", offsets {span.min}-{span.max}" if span and span.has_min_max else ""
             ledger.found(f"{place}{lost}", "readable pages", error, _LOST)
-    if not seen.ordered:
+    if not seen.ordered and is_ours(file):
         ledger.found(place, "offsets in order, each once", "others", _BACKUP)
     elif whole:
         for name in ("rows", "first", "last", "min_time_ms", "max_time_ms"):
@@ -251,8 +243,8 @@ def _check_rows(
                 ledger.found(f"{place}, {name}", expected, found, _AGAIN)
 
 
-def _check_gaps(batch: pa.RecordBatch, manifest: Manifest, place: str, ledger: ScrubLedger) -> None:
+def _check_gaps(batch: pa.RecordBatch, contents: Contents, place: str, ledger: ScrubLedger) -> None:
     offsets = batch.column("offset")
-    for low, high in manifest.gaps_between(offsets[0].as_py(), offsets[-1].as_py()):
+    for low, high in contents.gaps_between(offsets[0].as_py(), offsets[-1].as_py()):
         if rows := cut_offsets(batch, low, high).num_rows:
             ledger.found(f"{place}, offsets {low}-{high}", "a gap", f"{rows} messages", _AGAIN)

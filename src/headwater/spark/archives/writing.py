@@ -16,8 +16,8 @@ from headwater.errors import ArchiveMismatch
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import scan_part
 from headwater.spark.archives import reading
-from headwater.spark.archives.manifest import Archive, File
 from headwater.spark.archives.reading import ALL, WITH_HEADERS, Wanted, scan
+from headwater.spark.archives.table import Archive, File
 
 # ── Writing ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from headwater.client import Headwater
 from headwater.errors import HeadwaterError
 from headwater.log.reading import Extent
-from headwater.spark.archives.manifest import Archive, Manifest, absolute_place, safe_place
+from headwater.spark.archives.table import Archive, Contents, absolute_place, safe_place
 from headwater.spark.archives.writing import WrittenRange, write_range
 from headwater.spark.engine.connections import client
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
@@ -30,11 +30,11 @@ from headwater.spark.log.target import StreamOrTopic, named_target
 from headwater.store.presence import ARCHIVES, keep_notes
 
 # ── Archiver ──────────────────────────────────────────────────────────────────────────────────────
-# The archiver: it finds what is new in streams, has it written, and makes versions that name it.
+# The archiver: it finds what is new in streams, has it written, and commits it to their tables.
 #
-# Files come first, then a version of the manifest that names them; only then does anything count
+# Files come first, then a commit to the table that names them; only then does anything count
 # as archived, and only then may the log evict it. An archiver that dies at any moment has archived
-# what its last version says, and the next one goes on from there: files that no version names are
+# what its last commit says, and the next one goes on from there: files that no commit names are
 # written again, or lie unread. It is a registered reader of its streams, so retention waits for
 # it; what was evicted all the same is recorded as an exact gap.
 
@@ -60,8 +60,8 @@ class StreamArchiver:
     """One stream: its archive, the version of the beginning and the newest, the log's extent."""
 
     archive: Archive
-    before: Manifest
-    manifest: Manifest
+    before: Contents
+    contents: Contents
     extent: Extent
     partition: int
 
@@ -72,18 +72,19 @@ class StreamArchiver:
 
     def missing(self) -> list[tuple[int, int]]:
         """Return what was evicted before it could be archived."""
-        first, last = self.manifest.last + 1, self.extent.first - 1
+        first, last = self.contents.last + 1, self.extent.first - 1
         return [(first, last)] if first <= last else []
 
     def range(self) -> OffsetRange:
         """Return what is to be archived."""
-        start = max(self.manifest.last + 1, self.extent.first)
+        start = max(self.contents.last + 1, self.extent.first)
         stop = max(self.extent.last + 1, start)
         return OffsetRange(self.archive.stream, self.partition, start, stop, self.extent.created)
 
     def register(self, hw: Headwater) -> None:
-        """Register what this archiver needs next with the log."""
-        hw.stream(self.archive.stream).register_reader(self.reader, self.manifest.last + 1)
+        """Register what this archiver needs next with the log, which may evict what is before."""
+        self.archive.flush()
+        hw.stream(self.archive.stream).register_reader(self.reader, self.contents.last + 1)
         # By this a message is traced to its file; a place is noted without its secrets. No archive
         # depends on it, and what is archived by now must not be told as failed.
         where = {self.reader: safe_place(self.archive.place)}
@@ -93,18 +94,16 @@ class StreamArchiver:
             log.warning("the place of %s is not noted in the store: %s", self.reader, error)
 
     def commit(self, hw: Headwater, written: Sequence[WrittenRange]) -> None:
-        """Make the next version of the manifest, with what was missing before and what is new."""
+        """Commit what is new, and what was missing before it."""
         gaps = [*self.missing(), *(gap for part in written for gap in part.gaps)]
         files = [file for part in written for file in part.files]
         last = written[-1].last if written else self.extent.first - 1
-        manifest = self.manifest.with_more(last, files, gaps)
-        self.archive.commit(manifest)
-        self.manifest = manifest
+        self.contents = self.archive.commit(self.contents, last, files, gaps)
         self.register(hw)
 
     def evict(self, hw: Headwater) -> int:
         """Evict what is archived and needed by nobody; returns how many messages."""
-        return hw.stream(self.archive.stream).evict(self.manifest.last, past_readers=False)
+        return hw.stream(self.archive.stream).evict(self.contents.last, past_readers=False)
 
     def would_evict(self, hw: Headwater) -> int:
         """Return how many offsets could be evicted once everything is archived."""
@@ -129,25 +128,25 @@ class Archiver:
     def _look(self) -> list[StreamArchiver]:
         names = self.target.streams()
         archives = [Archive(self.place, name) for name in names.values()]
-        # The manifests first: since then, the log may only have grown.
-        manifests = [archive.load() for archive in archives]
+        # The tables first: since then, the log may only have grown.
+        known = [archive.load() for archive in archives]
         extents = self.target.extents(names.values())
         if not any(extent.created for extent in extents):
             raise self.target.unknown()
         topic = (self.target.name, len(names)) if self.target.is_topic else (None, None)
         found = []
-        for place, archive, newest, extent in zip(names, archives, manifests, extents, strict=True):
+        for place, archive, newest, extent in zip(names, archives, known, extents, strict=True):
             if newest is not None:
                 newest.check_stream(archive.directory.shown, extent.created, extent.last)
-            manifest = newest or Manifest(
+            contents = newest or Contents(
                 stream=archive.stream, created=extent.created, topic=topic[0], partitions=topic[1]
             )
             if extent.created:
-                found.append(StreamArchiver(archive, manifest, manifest, extent, place))
+                found.append(StreamArchiver(archive, contents, contents, extent, place))
         return found
 
     def run(self, do: Do, tasks_of_a_round: int) -> Iterator[int]:
-        """Archive it all, in rounds that each end with a version; yields offsets done so far.
+        """Archive it all, in rounds that each end with a commit; yields offsets done so far.
 
         Raises ArchiveTaken when another archiver of the same place was faster.
         """
@@ -180,7 +179,7 @@ def _write(url: str, place: str, part: OffsetRange) -> WrittenRange:
 # ── Archive ───────────────────────────────────────────────────────────────────────────────────────
 
 
-# So many tasks for each that runs at a time make a round, which ends with a new version.
+# So many tasks for each that runs at a time make a round, which ends with a commit.
 _TASKS_OF_A_ROUND = 2
 
 
@@ -248,7 +247,7 @@ def archive(
         dry_run=dry_run,
         offsets=sum(each.range().size for each in streams),
         gaps=tuple((each.archive.stream, *gap) for each in streams for gap in each.missing()),
-        archived_up_to={each.archive.stream: each.manifest.last for each in streams},
+        archived_up_to={each.archive.stream: each.contents.last for each in streams},
     )
     if dry_run:
         evicted = sum(each.would_evict(target.hw) for each in streams) if evict else 0
@@ -266,7 +265,7 @@ def _run(spark: SparkSession, archiver: Archiver, found: Archived, report: JobRe
         for offsets in archiver.run(partial(in_tasks, spark, result=WrittenRange), tasks):
             step.advance(offsets)
     streams = archiver.streams
-    new = [file for each in streams for file in each.manifest.files[len(each.before.files) :]]
+    new = [file for each in streams for file in {*each.contents.files} - {*each.before.files}]
     return replace(
         found,
         messages=sum(file.rows for file in new),
@@ -275,7 +274,7 @@ def _run(spark: SparkSession, archiver: Archiver, found: Archived, report: JobRe
         gaps=tuple(
             (each.archive.stream, *gap)
             for each in streams
-            for gap in each.manifest.gaps_between(each.before.last + 1, each.manifest.last)
+            for gap in each.contents.gaps_between(each.before.last + 1, each.contents.last)
         ),
-        archived_up_to={each.archive.stream: each.manifest.last for each in streams},
+        archived_up_to={each.archive.stream: each.contents.last for each in streams},
     )

@@ -34,7 +34,7 @@ from headwater.client import Headwater
 from headwater.errors import InvalidInput, UnknownArchive
 from headwater.outbox import write_reset
 from headwater.outbox.schema import outbox_table
-from headwater.spark.archives.manifest import safe_place
+from headwater.spark.archives.table import safe_place
 from headwater.spark.engine.failures import translating_errors
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.jobs.folding import is_reset
@@ -402,8 +402,8 @@ def reconcile(
 def _require(target: StreamOrTopic, db: str, canon: Canon) -> None:
     """Raise what is wrong with the archive and the table, which Spark would find out later."""
     if target.archive is not None:
-        manifests = [target.manifest(stream) for stream in target.streams().values()]
-        if not any(manifests):
+        contents = [target.history(stream) for stream in target.streams().values()]
+        if not any(contents):
             raise UnknownArchive(safe_place(target.archive), target.name)
     relation = Relation.of(canon.table)
     columns = open_database(db).columns(relation)

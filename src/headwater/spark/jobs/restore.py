@@ -20,14 +20,14 @@ from headwater.errors import InvalidInput, PartitionMismatch, TargetNotEmpty, Un
 from headwater.kernel.inputs import check_name
 from headwater.log.keys import check_offset
 from headwater.log.reading import partitions_of
-from headwater.spark.archives.manifest import (
+from headwater.spark.archives.reading import archived_partitions
+from headwater.spark.archives.table import (
     Archive,
-    Manifest,
+    Contents,
     absolute_place,
     archived_streams,
     safe_place,
 )
-from headwater.spark.archives.reading import archived_partitions
 from headwater.spark.archives.writing import ArchivePiece, MovedRange, joined, restore_piece
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
@@ -135,7 +135,7 @@ class _Way:
     """One stream of a restore: its archive, its target, what is wanted, and how far it is."""
 
     archive: Archive
-    manifest: Manifest
+    contents: Contents
     target: str
     first: int
     last: int
@@ -145,19 +145,19 @@ class _Way:
     @property
     def producer(self) -> str:
         """The name by which the target recognises this restore."""
-        words = (self.archive.place, self.archive.stream, self.manifest.created, self.first)
+        words = (self.archive.place, self.archive.stream, self.contents.created, self.first)
         return f"restore:{hashlib.blake2b(repr(words).encode(), digest_size=8).hexdigest()}"
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
         """What was evicted before it could be archived."""
-        return self.manifest.gaps_between(self.first, self.last)
+        return self.contents.gaps_between(self.first, self.last)
 
     def piece(self) -> ArchivePiece:
         """Return what the next round restores; rounds begin at the same offsets in every run."""
         start = self.at - (self.at - self.first) % ROUND_OFFSETS
         end = min(start + ROUND_OFFSETS - 1, self.last)
-        files = self.manifest.between(start, end)
+        files = self.contents.between(start, end)
         return ArchivePiece(self.archive, files, start, end, self.target, self.producer)
 
 
@@ -184,15 +184,15 @@ def _way(
     append: bool,
 ) -> _Way:
     """Find out what is to be done for one stream, and how much of it is done already."""
-    manifest = archive.require()
-    first = manifest.first if first is None else check_offset(first, "first")
-    last = manifest.last if last is None else check_offset(last, "last")
-    if not first <= last + 1 <= manifest.last + 1:
+    contents = archive.require()
+    first = contents.first if first is None else check_offset(first, "first")
+    last = contents.last if last is None else check_offset(last, "last")
+    if not first <= last + 1 <= contents.last + 1:
         raise InvalidInput(
             f"offsets {first} to {last} are not in the archive of {archive.stream!r}, which holds "
-            f"{manifest.first} to {manifest.last}; name a range within"
+            f"{contents.first} to {contents.last}; name a range within"
         )
-    way = _Way(archive, manifest, target, first, last, first)
+    way = _Way(archive, contents, target, first, last, first)
     stream = hw.stream(target)
     done = stream.newest_sequence(way.producer)
     if done is not None:

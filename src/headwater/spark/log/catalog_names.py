@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
 from headwater.kernel.inputs import check_name
-from headwater.spark.archives.manifest import absolute_place, archived_streams
+from headwater.spark.archives.table import absolute_place, archived_streams
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions

@@ -35,7 +35,7 @@ from headwater.spark.log.target import StreamOrTopic
 from headwater.store.many import together
 
 if TYPE_CHECKING:
-    from headwater.spark.archives.manifest import File
+    from headwater.spark.archives.table import File
 
 
 # ── Filters ───────────────────────────────────────────────────────────────────────────────────────
@@ -229,12 +229,12 @@ def _of_archive(
     target: StreamOrTopic, span: OffsetRange, least: int
 ) -> tuple[list[OffsetRange], OffsetRange]:
     """Return the tasks that read from the archive, and the range that is left to the log."""
-    manifest = target.manifest(span.stream)
-    if manifest is None:
+    contents = target.history(span.stream)
+    if contents is None:
         return [], span
     from headwater.spark.archives.reading import divide
 
-    parts, goes_on = divide(manifest, span.start, span.stop, least)
+    parts, goes_on = divide(contents, span.start, span.stop, least)
     ranges = [replace(span, start=part.start, stop=part.stop, files=part.files) for part in parts]
     return ranges, replace(span, start=goes_on)
 
@@ -362,8 +362,8 @@ class RangeReader:
 
     def report_gaps(self, stream: str, start: int, stop: int) -> None:
         """Raise DataLost, or log, for what was evicted before it could be archived."""
-        manifest = self.target.manifest(stream)
-        for first, last in manifest.gaps_between(start, stop - 1) if manifest else ():
+        contents = self.target.history(stream)
+        for first, last in contents.gaps_between(start, stop - 1) if contents else ():
             self.lost(stream, first, last)
 
     def read(self, part: OffsetRange) -> Iterator[pa.RecordBatch]:
@@ -453,8 +453,8 @@ class RangeReader:
         needed: Collection[str],
     ) -> Iterator[pa.RecordBatch]:
         """Read columns of first..last from files of the archive, without what cannot match."""
-        from headwater.spark.archives.manifest import Archive
         from headwater.spark.archives.reading import WITH_HEADERS, Wanted, scan
+        from headwater.spark.archives.table import Archive
 
         assert self.target.archive is not None
         conditions = self.conditions
@@ -471,12 +471,12 @@ class RangeReader:
 
     def _gone(self, part: OffsetRange, first: int, last: int, why: str) -> Iterator[pa.RecordBatch]:
         """Read what is gone from the archive if it is there by now; report the rest as lost."""
-        manifest = self.target.manifest(part.stream)
-        if manifest is not None and manifest.created == part.created and manifest.last >= first:
-            end = min(last, manifest.last)
+        contents = self.target.history(part.stream)
+        if contents is not None and contents.created == part.created and contents.last >= first:
+            end = min(last, contents.last)
             self.report_gaps(part.stream, first, end + 1)
             needed = {"offset", "tag", "value", "time", *self.names}
-            yield from self._archived(part, manifest.between(first, end), first, end, needed)
+            yield from self._archived(part, contents.between(first, end), first, end, needed)
             first = end + 1
         if first <= last:
             self.lost(part.stream, first, last, why)

@@ -17,7 +17,7 @@ from headwater.spark.engine.options import SourceOptions
 from headwater.store.many import together
 
 if TYPE_CHECKING:
-    from headwater.spark.archives.manifest import Manifest
+    from headwater.spark.archives.table import Contents
 
 
 # ── Target ────────────────────────────────────────────────────────────────────────────────────────
@@ -76,16 +76,16 @@ class StreamOrTopic:
 
         if self.archive is None:
             return look()
-        from headwater.spark.archives.manifest import Archive
         from headwater.spark.archives.reading import whole_extents
+        from headwater.spark.archives.table import Archive
 
         return whole_extents([Archive(self.archive, name) for name in names], look)
 
-    def manifest(self, stream: str) -> Manifest | None:
+    def history(self, stream: str) -> Contents | None:
         """Return what is archived of a stream; None when there is nothing."""
         if self.archive is None:
             return None
-        from headwater.spark.archives.manifest import Archive
+        from headwater.spark.archives.table import Archive
 
         return Archive(self.archive, stream).load()
 
@@ -94,8 +94,8 @@ class StreamOrTopic:
         in_log = self.hw.stream(stream).offset_at(time_ms)
         if self.archive is None:
             return in_log
-        from headwater.spark.archives.manifest import Archive
         from headwater.spark.archives.reading import first_at
+        from headwater.spark.archives.table import Archive
 
         return first_at(Archive(self.archive, stream), time_ms, in_log)
 
@@ -117,7 +117,7 @@ def target_of(options: SourceOptions) -> StreamOrTopic:
 def _place(archive: str | None) -> str | None:
     if archive is None:
         return None
-    from headwater.spark.archives.manifest import absolute_place
+    from headwater.spark.archives.table import absolute_place
 
     return absolute_place(archive)
 

@@ -225,7 +225,7 @@ def entry() -> None:
 
 
 # ── Archive ───────────────────────────────────────────────────────────────────────────────────────
-# ``headwater spark archive``, ``restore``, ``archives``: history as Parquet, there and back.
+# ``headwater spark archive``, ``restore``, ``archives``: contents as Parquet, there and back.
 
 
 _PLACE = "A directory, or a URI such as s3://bucket/folder; it may hold archives of many streams."
@@ -311,11 +311,11 @@ def archives(
     as_json: AsJson = False,
 ) -> None:
     """List the archives in a directory, and what each holds. Spark is not needed."""
-    from headwater.spark.archives.manifest import Archive, absolute_place, archived_streams
+    from headwater.spark.archives.table import Archive, absolute_place, archived_streams
 
     where = absolute_place(place)
     found = [
-        manifest for name in archived_streams(where) if (manifest := Archive(where, name).load())
+        contents for name in archived_streams(where) if (contents := Archive(where, name).load())
     ]
     output.show_list(
         found,
