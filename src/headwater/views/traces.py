@@ -139,7 +139,7 @@ def _file(place: str, stream: str, offset: int) -> str:
     if contents is None:
         return f"there is no archive at {place} on this machine"
     if contents.gaps_between(offset, offset):
-        return f"it was evicted before it could be archived, says the contents at {place}"
+        return f"it was evicted before it could be archived, says its table at {place}"
     files = [file for file in contents.between(offset, offset) if file.first <= offset]
     if not files:
         return f"it is in no file at {place}: it was removed by compaction before"

@@ -225,7 +225,7 @@ def entry() -> None:
 
 
 # ── Archive ───────────────────────────────────────────────────────────────────────────────────────
-# ``headwater spark archive``, ``restore``, ``archives``: contents as Parquet, there and back.
+# ``headwater spark archive``, ``restore``, ``archives``: history as Delta tables, there and back.
 
 
 _PLACE = "A directory, or a URI such as s3://bucket/folder; it may hold archives of many streams."
@@ -244,7 +244,7 @@ def archive(
     dry_run: DryRun = False,
     job: LogJobFlags,
 ) -> None:
-    """Archive the new messages of a stream as Parquet; run it regularly, and again after a crash.
+    """Archive the new messages of a stream as a Delta table; run it regularly.
 
     Retention waits for the archive from the first run on.
     """
