@@ -35,15 +35,7 @@ from headwater.log.keys import (
     check_offset,
 )
 from headwater.log.reading import fetch, fetch_part, newest_sequence, refuse_missing
-from headwater.log.replies import (
-    BuryReply,
-    DeadRange,
-    DeadReply,
-    DiscardReply,
-    ExpireReply,
-    RedriveReply,
-    record,
-)
+from headwater.log.replies import BuryReply, DeadRange, DeadReply, record
 from headwater.log.settling import Letters, Offsets, Span, letters_and_ranges, ranges_of
 from headwater.log.types import DeadLetter, GroupInfo, Message, TopicMessage
 from headwater.log.writing import append
@@ -72,9 +64,9 @@ def give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
         args = (group.name, place)
         try:
             call = Call(
-                "hw_group_expire", group.key, args, repeatable=True, messages=reading.count_expired
+                "hw_group_expire", group.key, args, repeatable=True, messages=reading.count_first
             )
-            gone, place = ExpireReply(*(yield call))
+            gone, place = yield call
         except Refusal:
             raise group.unknown() from None
         dropped += gone
@@ -92,7 +84,7 @@ def bury_given_up(group: GroupHandle) -> Operation[int]:
         args: tuple[Argument, ...] = (group.name, done, at, BATCH, *above)
         try:
             call = Call(
-                "hw_group_bury", group.key, args, repeatable=True, messages=reading.count_buried
+                "hw_group_bury", group.key, args, repeatable=True, messages=reading.count_first
             )
             batch = BuryReply.of((yield call))
         except Refusal:
@@ -318,13 +310,13 @@ def _move_some(
     try:
         if action == "redrive":
             args: tuple[Argument, ...] = (group.name, most, place, end, *words)
-            count = reading.count_redriven
+            count = reading.count_first
             call = Call("hw_group_redrive", key, args, repeatable=sure, messages=count)
-            return _Step(*RedriveReply(*(yield call)))
+            return _Step(*(yield call))
         args = (group.name, most, end, *words)
-        count = reading.count_discarded
+        count = reading.count_first
         call = Call("hw_group_discard", key, args, repeatable=sure, messages=count)
-        done, more = DiscardReply(*(yield call))
+        done, more = yield call
         return _Step(done, 0, 0 if more else -1)
     except Refusal:
         raise group.unknown() from None

@@ -31,7 +31,7 @@ from headwater.log.keys import (
 )
 from headwater.log.node import Run, missing, open_entries, open_runs
 from headwater.log.reading import extent, fetch, fetch_part, offset_at
-from headwater.log.replies import ClaimedRange, GroupReadReply, RemoveReply, SeekReply, record
+from headwater.log.replies import ClaimedRange, GroupReadReply, record
 from headwater.log.settling import ranges_of
 from headwater.log.types import GroupInfo, Message, WithInfo
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
@@ -471,13 +471,14 @@ def seek(group: GroupHandle, position: Start) -> Operation[int]:
         position = yield from offset_at(group.stream, position)
     call = Call("hw_group_seek", group.key, (group.name, str(position)), repeatable=True)
     try:
-        while not (reply := SeekReply(*(yield call))).done:
-            pass
+        done = 0
+        while not done:
+            offset, done = yield call
     except Refusal as refusal:
         if refusal.code == "RANGE":
             raise _out_of_range(group, refusal, position) from None
         raise group.unknown() from None
-    return reply.offset
+    return int(offset)
 
 
 def info(group: GroupHandle) -> Operation[GroupInfo]:
@@ -493,12 +494,11 @@ def remove(group: GroupHandle) -> Operation[bool]:
     """Remove the group; returns whether it existed."""
     call = Call("hw_group_remove", group.key, (group.name,), repeatable=True)
     group.begun = False
-    existed = False
-    while True:
-        reply = RemoveReply(*(yield call))
-        existed = existed or bool(reply.existed)
-        if reply.done:
-            return existed
+    existed, done = False, 0
+    while not done:
+        was_there, done = yield call
+        existed = existed or bool(was_there)
+    return existed
 
 
 # ── Pausing ───────────────────────────────────────────────────────────────────────────────────────

@@ -46,21 +46,12 @@ from headwater.log.node import (
     open_runs,
 )
 from headwater.log.replies import (
-    BordersReply,
-    BuryReply,
     ClaimedRange,
-    DiscardReply,
-    EvictReply,
-    ExpireReply,
     GroupReadReply,
     IndexedNode,
-    OffsetAtReply,
     PublishReply,
-    RangesReply,
     ReadReply,
-    RedriveReply,
     Reply,
-    RetainReply,
     SentNode,
     record,
 )
@@ -101,8 +92,9 @@ def borders(stream: str, start: int, stop: int, nodes: int, least: int) -> Opera
     readers as that finish together.
     """
     args = (start, stop - 1, nodes, least)
-    reply = yield Call("hw_stream_borders", stream_key(stream), args, read_only=True)
-    return BordersReply.of(reply).borders
+    found: list[int]
+    _, _, _, *found = yield Call("hw_stream_borders", stream_key(stream), args, read_only=True)
+    return found
 
 
 def partitions_of(topic: str) -> Operation[int]:
@@ -161,44 +153,14 @@ def count_unboxed(_: Wait, reply: Any) -> int:
     return _in_box(reply[1]) if reply and reply[1] != b"poke" else 0
 
 
-def count_in_ranges(_: Call, reply: Reply) -> int:
-    """Count the messages that hw_group_ack or hw_group_postpone found pending."""
-    return RangesReply(*reply).messages
-
-
-def count_evicted(_: Call, reply: Reply) -> int:
-    """Count the messages that hw_stream_evict evicted."""
-    return max(EvictReply.of(reply).gone, 0)
-
-
-def count_retained(_: Call, reply: Reply) -> int:
-    """Count the messages that hw_stream_retain evicted."""
-    return max(RetainReply(*reply).gone, 0)
-
-
-def count_expired(_: Call, reply: Reply) -> int:
-    """Count the messages that hw_group_expire dropped."""
-    return ExpireReply(*reply).dropped
-
-
-def count_buried(_: Call, reply: Reply) -> int:
-    """Count the messages that became dead letters."""
-    return BuryReply.of(reply).buried
+def count_first(_: Call, reply: Reply) -> int:
+    """Count the messages that a function says first: settled, evicted, buried, redriven."""
+    return max(int(reply[0]), 0)
 
 
 def count_failed(_: Call, reply: int) -> int:
     """Count the messages that hw_group_fail found pending."""
     return reply
-
-
-def count_redriven(_: Call, reply: Reply) -> int:
-    """Count the dead letters that were redriven."""
-    return RedriveReply(*reply).returned
-
-
-def count_discarded(_: Call, reply: Reply) -> int:
-    """Count the dead letters that hw_group_discard forgot."""
-    return DiscardReply(*reply).messages
 
 
 def _in_box(text: bytes) -> int:
@@ -738,7 +700,7 @@ def offset_at(stream: StreamHandle, time: int | dt.datetime) -> Operation[int]:
     at, more = 1, 1
     while more:
         call = Call("hw_stream_offset_at", stream.key, (time_ms, at), read_only=True)
-        first, last, more = OffsetAtReply(*(yield call))
+        first, last, more = yield call
         for run in (yield from fetch(stream, [(first, last)])):
             for message in run.cut(first, last).messages():
                 if message.time_ms >= time_ms:

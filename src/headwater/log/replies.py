@@ -1,6 +1,7 @@
-"""What the log's functions reply: one type per function, with its fields in the header's order.
+"""What the log's functions reply: a type per function, with its fields in the header's order.
 
-A reply that is read often is a list, and its type gives the places names. A reply that describes
+A reply that is read often is a list, and its type gives the places names; one of a few numbers is
+read where it is asked for. A reply that describes
 an object is name, value, name, value, ..., and ``record`` makes a user's record of it, by the names
 and types of the record's fields: a new fact needs a line in Lua and a field of the record.
 """
@@ -38,19 +39,6 @@ class PublishReply(NamedTuple):
     unsealed: int
     repeat: int
     noted: int
-
-
-class UnfinishedPublish(NamedTuple):
-    """hw_stream_publishing, one of several. ``idle_ms`` is the time since its last step."""
-
-    producer: bytes
-    sequence: int
-    idle_ms: int
-
-    @classmethod
-    def all_of(cls, reply: Reply) -> list[UnfinishedPublish]:
-        """Read the reply."""
-        return [cls(*row) for row in rows(reply, 3)]
 
 
 class ReadReply(NamedTuple):
@@ -144,29 +132,6 @@ class HotReply(NamedTuple):
         return cls(first, created, mark, NodeFacts.all_of(nodes))
 
 
-class BordersReply(NamedTuple):
-    """hw_stream_borders. ``borders`` are the last offsets of all parts but the last."""
-
-    first: int
-    last: int
-    created: bytes
-    borders: list[int]
-
-    @classmethod
-    def of(cls, reply: Reply) -> BordersReply:
-        """Read the reply."""
-        first, last, created, *borders = reply
-        return cls(first, last, created, borders)
-
-
-class OffsetAtReply(NamedTuple):
-    """hw_stream_offset_at: the offsets to look at, and whether there are more after them."""
-
-    first: int
-    last: int
-    more: int
-
-
 class CutNode(NamedTuple):
     """A node with holes that an eviction would cut: messages from ``stay`` on are kept."""
 
@@ -190,48 +155,6 @@ class EvictReply(NamedTuple):
         """Read the reply."""
         gone, more, cut, created = reply
         return cls(gone, more, CutNode(*cut) if cut else None, created)
-
-
-class RetainReply(NamedTuple):
-    """hw_stream_retain. ``more``: another call has more to evict."""
-
-    gone: int
-    more: int
-    held: int
-    held_by: bytes
-
-
-class RetainPreviewReply(NamedTuple):
-    """hw_stream_retain_preview. ``place`` is where the next call continues, -1 at the end."""
-
-    first: int
-    last: int
-    limit: int
-    place: int
-    bytes: int
-
-
-class TidyReply(NamedTuple):
-    """hw_stream_tidy: how many were forgotten, and where the next call continues, -1 at the end."""
-
-    producers: int
-    members: int
-    place: int
-
-
-class DeleteReply(NamedTuple):
-    """hw_stream_delete. ``more``: hw_stream_free has to free the rest."""
-
-    existed: int
-    more: int
-
-
-class CompactDueReply(NamedTuple):
-    """hw_stream_compact_due, when it is time."""
-
-    marker_ms: int
-    last: int
-    created: bytes
 
 
 def record(kind: type[Record], reply: Reply, **known: Any) -> Record:
@@ -310,41 +233,6 @@ class GroupReadReply(NamedTuple):
         return cls(ClaimedRange.all_of(reply[0]), *reply[1:])
 
 
-class DiscardReply(NamedTuple):
-    """hw_group_discard. ``more``: another call has more to do."""
-
-    messages: int
-    more: int
-
-
-class RangesReply(NamedTuple):
-    """hw_group_ack, hw_group_postpone, hw_group_skip. ``next``: where to continue, -1: the end."""
-
-    messages: int
-    next: int
-
-
-class SeekReply(NamedTuple):
-    """hw_group_seek. Unless it is done, the same call continues."""
-
-    offset: int
-    done: int
-
-
-class RemoveReply(NamedTuple):
-    """hw_group_remove. Unless it is done, the same call continues."""
-
-    existed: int
-    done: int
-
-
-class ExpireReply(NamedTuple):
-    """hw_group_expire. ``place``: where the next call continues, -1 at the end."""
-
-    dropped: int
-    place: int
-
-
 class BuryReply(NamedTuple):
     """hw_group_bury. ``claims`` are the batch to write next; there is none when they are empty."""
 
@@ -398,11 +286,3 @@ class DeadReply(NamedTuple):
         """Read the reply."""
         stream, ranges, end = reply
         return cls(stream.decode(), [DeadRange(*row) for row in rows(ranges, 4)], end)
-
-
-class RedriveReply(NamedTuple):
-    """hw_group_redrive. ``place``: where the next call continues, -1 at the end."""
-
-    returned: int
-    gone: int
-    place: int

@@ -30,15 +30,10 @@ from headwater.log.keys import (
 from headwater.log.node import HEADERS, SCHEMA, SCHEMA_WITH_HEADERS, PackedRun
 from headwater.log.reading import complete, extent, fetch, info, offset_at
 from headwater.log.replies import (
-    CompactDueReply,
-    DeleteReply,
     EvictReply,
     HotReply,
     NodeFacts,
     NodesReply,
-    RetainPreviewReply,
-    RetainReply,
-    TidyReply,
     record,
 )
 from headwater.log.types import GroupInfo, Retained, Retention
@@ -379,7 +374,7 @@ def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[
         return 0
     key = stream.key
     args: tuple[Argument, ...] = (n,) if past_readers else (n, 1)
-    call = Call("hw_stream_evict", key, args, repeatable=n > 0, messages=reading.count_evicted)
+    call = Call("hw_stream_evict", key, args, repeatable=n > 0, messages=reading.count_first)
     reply = EvictReply.of((yield call))
     gone = reply.gone
     while reply.more == ASK_AGAIN:
@@ -388,7 +383,7 @@ def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[
     more, cut = reply.more, reply.cut
     # The first call has resolved -n; further ones only free what it left.
     while more:
-        call = Call("hw_stream_evict", key, (1,), repeatable=True, messages=reading.count_evicted)
+        call = Call("hw_stream_evict", key, (1,), repeatable=True, messages=reading.count_first)
         rest = EvictReply.of((yield call))
         gone, more = gone + rest.gone, rest.more
     if cut:
@@ -427,14 +422,13 @@ def preview(
     A round trip for each 256 nodes that a limit of age or bytes would evict, 400 at most.
     """
     words = _words(policy)
-    place = freed = 0
+    at = freed = 0
     for _ in range(most_calls):
-        call = Call("hw_stream_retain_preview", key, (place, freed, *words), read_only=True)
-        reply = RetainPreviewReply(*(yield call))
-        if reply.place < 0:
+        call = Call("hw_stream_retain_preview", key, (at, freed, *words), read_only=True)
+        first, last, limit, at, freed = yield call
+        if at < 0:
             break
-        place, freed = reply.place, reply.bytes
-    return RetentionPreview(reply.first, reply.last, reply.limit, reply.place >= 0)
+    return RetentionPreview(first, last, limit, at >= 0)
 
 
 def policy_of(
@@ -457,11 +451,11 @@ def apply_retention(key: str, force: bool = False) -> Operation[Retained]:
 def _retain(key: str, args: tuple[Argument, ...], force: int) -> Operation[Retained]:
     evicted = 0
     while True:
-        call = Call("hw_stream_retain", key, args, repeatable=True, messages=reading.count_retained)
-        reply = RetainReply(*(yield call))
-        evicted += reply.gone
-        if not reply.more:
-            return Retained(evicted, reply.held, reply.held_by.decode() or None)
+        call = Call("hw_stream_retain", key, args, repeatable=True, messages=reading.count_first)
+        gone, more, held, held_by = yield call
+        evicted += gone
+        if not more:
+            return Retained(evicted, held, held_by.decode() or None)
         args = ("apply", force)
 
 
@@ -502,13 +496,12 @@ def tidy(
     key: str, producer_ms: int = PRODUCER_MS, member_ms: int = MEMBER_MS
 ) -> Operation[tuple[int, int]]:
     """Forget producers and members that were silent for that long; returns how many of each."""
-    producers = members = place = 0
+    producers = members = at = 0
     while True:
-        args = (producer_ms, member_ms, place)
-        forgotten = TidyReply(*(yield Call("hw_stream_tidy", key, args, repeatable=True)))
-        producers, members = producers + forgotten.producers, members + forgotten.members
-        place = max(forgotten.place, 0)
-        if not forgotten.producers and forgotten.place < 0:
+        args = (producer_ms, member_ms, max(at, 0))
+        gone, silent, at = yield Call("hw_stream_tidy", key, args, repeatable=True)
+        producers, members = producers + gone, members + silent
+        if not gone and at < 0:
             return producers, members
 
 
@@ -517,14 +510,14 @@ def delete(stream: StreamHandle) -> Operation[bool]:
 
     The keys of many groups are freed in steps; those that a client leaves, housekeepers make.
     """
-    reply = DeleteReply(*(yield Call("hw_stream_delete", stream.key, repeatable=True)))
-    if reply.more:
+    existed, more = yield Call("hw_stream_delete", stream.key, repeatable=True)
+    if more:
         yield Call("hw_registry_add", DELETED, (stream.name,), repeatable=True)
     yield Call("hw_registry_remove", STREAMS, (stream.name,), repeatable=True)
     stream.registered.discard(stream.name)
-    if reply.more:
+    if more:
         yield from free(stream)
-    return bool(reply.existed)
+    return bool(existed)
 
 
 def free(stream: StreamHandle) -> Operation[None]:
@@ -613,19 +606,10 @@ class Kept:
     @property
     def changed(self) -> bool:
         """Whether anything was changed."""
-        return any(
-            (
-                self.published,
-                self.sealed,
-                self.cooled,
-                self.expired,
-                self.buried,
-                self.producers,
-                self.members,
-                self.evicted,
-                self.compacted,
-            )
-        )
+        facts = asdict(self)
+        for name in ("stream", "held", "held_by", "idle_holder", "fault"):
+            del facts[name]
+        return any(facts.values())
 
 
 def keep(stream: StreamHandle, *, left_ms: int = writing.LEFT_MS) -> Operation[Kept]:
@@ -704,7 +688,7 @@ def _compact_if_due(stream: StreamHandle) -> Operation[int]:
     due = yield Call("hw_stream_compact_due", stream.key, read_only=True)
     if not due:
         return 0
-    reply = CompactDueReply(*due)
-    removed = yield from compact(stream, reply.marker_ms)
-    yield from note_compacted(stream, reply.created, reply.last)
+    marker_ms, last, created = due
+    removed = yield from compact(stream, marker_ms)
+    yield from note_compacted(stream, created, last)
     return removed

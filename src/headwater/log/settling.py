@@ -13,7 +13,6 @@ from headwater.kernel.inputs import one_by_one
 from headwater.log import reading
 from headwater.log.handles import GroupHandle
 from headwater.log.keys import MAX_PARTITIONS, check_count, check_offset
-from headwater.log.replies import RangesReply
 from headwater.log.types import DeadLetter, Message, Placed, TopicDeadLetter, TopicMessage
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
@@ -242,8 +241,8 @@ def _in_steps(
         step = ranges[done_ranges : done_ranges + RANGES_PER_CALL]
         flat = [edge for span in step for edge in span]
         words = (group.name, *args, *flat)
-        call = Call(function, group.key, words, repeatable=True, messages=reading.count_in_ranges)
-        done, at = RangesReply(*(yield call))
+        call = Call(function, group.key, words, repeatable=True, messages=reading.count_first)
+        done, at = yield call
         total += done
         if at < 0:
             done_ranges += RANGES_PER_CALL

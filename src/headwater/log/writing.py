@@ -37,7 +37,7 @@ from headwater.log.keys import (
 )
 from headwater.log.node import NOTHING_HELD, missing, open_runs
 from headwater.log.reading import refuse_missing
-from headwater.log.replies import PublishReply, ReadReply, UnfinishedPublish, WriteReply
+from headwater.log.replies import PublishReply, ReadReply, WriteReply, rows
 from headwater.log.types import Published
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
@@ -447,8 +447,8 @@ def finish_left(stream: StreamHandle, left_ms: int) -> Operation[int]:
     """Finish the publishes that made no step for ``left_ms``; returns how many."""
     finished = 0
     reply = yield Call("hw_stream_publishing", stream.key, read_only=True)
-    for unfinished in UnfinishedPublish.all_of(reply):
-        if unfinished.idle_ms >= left_ms:
-            yield from publish(stream, (), unfinished.producer.decode(), unfinished.sequence)
+    for producer, sequence, idle_ms in rows(reply, 3):
+        if idle_ms >= left_ms:
+            yield from publish(stream, (), producer.decode(), sequence)
             finished += 1
     return finished
