@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import random
 import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
-from msgspec.structs import replace
 
 from headwater import Headwater, InvalidInput, Message, Stream, UnknownGroup
 from headwater.kernel.failures import Failure
@@ -18,14 +16,6 @@ from tests.support.entries import entries, offsets, pairs
 from tests.support.groups import FAR, take, tries
 from tests.support.servers import until
 from tests.support.watch import let_pass, server_ms
-
-
-def test_every_message_goes_to_exactly_one_member(stream: Stream) -> None:
-    stream.write_many(entries(50))
-    members = [stream.group("g", member=f"m{i}") for i in range(3)]
-    shares = [take(members[i % 3], 7, ack_ms=None if i % 2 else FAR) for i in range(8)]
-    assert [offset for share in shares for offset in share] == list(range(1, 51))
-    assert all(take(member, 10) == [] for member in members)
 
 
 def test_groups_do_not_disturb_each_other(stream: Stream) -> None:
@@ -42,28 +32,6 @@ def test_the_position_lives_in_the_log(client: Headwater, name: str) -> None:
     assert take(client.stream(name).group("g"), 4) == [1, 2, 3, 4]
     assert take(client.stream(name).group("g"), 4) == [5, 6, 7, 8]
     assert client.stream(name).group("g").info().next == 9
-
-
-def test_messages_come_whole_and_with_their_attempt(client: Headwater, stream: Stream) -> None:
-    stream.write_many(entries(3))
-    group = stream.group("g")
-    plain = [m for m in stream.read(1, 3) if m]
-    for attempt in (1, 2):
-        expected = [replace(m, attempt=attempt) for m in plain]
-        assert group.read(3, ack_ms=1) == expected
-        let_pass(client, 1)
-    assert tries(group.read(3)) == [(1, 3), (2, 3), (3, 3)]
-    assert group.info().pending == 0
-
-
-def test_without_retry_taking_a_message_is_all(stream: Stream) -> None:
-    stream.write_many(entries(5))
-    group = stream.group("g")
-    assert take(group, 3, ack_ms=None) == [1, 2, 3]
-    info = group.info()
-    assert (info.next, info.ack_offset, info.pending, info.lag) == (4, 4, 0, 2)
-    assert group.ack((1, 3)) == 0
-    assert group.nack((1, 3)) == 0
 
 
 def test_a_count_of_zero_takes_nothing_but_makes_the_group(stream: Stream) -> None:
@@ -125,22 +93,6 @@ def test_a_start_beyond_the_end_is_refused(stream: Stream) -> None:
 # ── max_pending ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_max_pending_stops_new_messages_but_not_redelivered_ones(stream: Stream) -> None:
-    stream.write_many(entries(20))
-    group = stream.group("g", max_pending=5)
-    assert take(group, 3) == [1, 2, 3]
-    assert take(group, 10) == [4, 5]
-    assert take(group, 10) == []
-    group.nack(1, 2)
-    assert take(group, 10) == [1, 2]
-    assert take(group, 10) == []
-    assert group.ack(4) == 1
-    group.nack(3)
-    assert take(group, 10) == [3, 6]
-    assert group.info().pending == 5
-    assert take(group, 10) == []
-
-
 def test_max_pending_is_the_groups_and_can_be_changed(stream: Stream) -> None:
     stream.write_many(entries(20))
     assert take(stream.group("g", max_pending=2), 10) == [1, 2]
@@ -149,14 +101,6 @@ def test_max_pending_is_the_groups_and_can_be_changed(stream: Stream) -> None:
     assert take(stream.group("g", max_pending=3), 10) == [3]
     assert take(stream.group("g", max_pending=0), 10) == list(range(4, 14))
     assert stream.group("g").info().max_pending is None
-
-
-def test_max_pending_does_not_bind_reads_without_retry(stream: Stream) -> None:
-    stream.write_many(entries(20))
-    group = stream.group("g", max_pending=3)
-    assert take(group, 2) == [1, 2]
-    assert len(take(group, 10, ack_ms=None)) == 1
-    assert group.info().pending == 2
 
 
 # ── Seeking ──────────────────────────────────────────────────────────────────────────────────
@@ -191,82 +135,7 @@ def test_a_seek_makes_everything_from_there_on_new(
     assert {m.attempt for m in messages} <= {1}
 
 
-def test_a_seek_beyond_the_end_is_refused_and_changes_nothing(stream: Stream) -> None:
-    stream.write_many(entries(5))
-    group = stream.group("g")
-    take(group, 2)
-    before = group.info()
-    with pytest.raises(InvalidInput, match="up to 6"):
-        group.seek(7)
-    assert group.info() == before
-
-
-def test_a_seek_into_what_was_evicted_reports_the_gap(stream: Stream) -> None:
-    stream.write_many(entries(10))
-    group = stream.group("g", "last")
-    take(group, 1)
-    stream.evict(4)
-    assert group.seek(2) == 2
-    assert group.info().lag == 6
-    assert take(group, 10) == [5, 6, 7, 8, 9, 10]
-    info = group.info()
-    assert (info.missed, info.gaps) == (3, ((2, 4),))
-
-
 # ── Gaps, lag, members, removal ──────────────────────────────────────────────────────────────
-
-
-def test_a_forced_gap_is_told_exactly(stream: Stream) -> None:
-    stream.write_many(entries(100))
-    group = stream.group("g")
-    take(group, 10)
-    group.ack((1, 4))
-    stream.evict(30)
-    group.nack((5, 10))
-    assert take(group, 100) == list(range(31, 101))
-    info = group.info()
-    assert info.missed == 26
-    assert sorted(info.gaps) == [(5, 10), (11, 30)]
-    assert (info.pending, info.ack_offset) == (70, 31)
-    stream.write_many(entries(5))
-    stream.evict(103)
-    assert take(group, 100) == [104, 105]
-    assert group.info().missed == 29
-    assert group.info().gaps[-1] == (101, 103)
-
-
-def test_what_was_done_is_no_gap(stream: Stream) -> None:
-    stream.write_many(entries(10))
-    group = stream.group("g")
-    take(group, 5, ack_ms=None)
-    take(group, 2)
-    group.ack(6, 7)
-    stream.evict(7)
-    assert take(group, 10) == [8, 9, 10]
-    assert (group.info().missed, group.info().gaps) == (0, ())
-
-
-def test_pending_messages_that_were_evicted_can_still_be_acked(stream: Stream) -> None:
-    stream.write_many(entries(10))
-    group = stream.group("g")
-    take(group, 10)
-    stream.evict(5)
-    assert group.ack((1, 10)) == 10
-    info = group.info()
-    assert (info.missed, info.pending, info.ack_offset) == (0, 0, 11)
-
-
-def test_lag_counts_what_was_not_delivered(stream: Stream) -> None:
-    stream.write_many(entries(10))
-    group = stream.group("g")
-    assert take(group, 0) == []
-    assert group.info().lag == 10
-    take(group, 4)
-    assert group.info().lag == 6
-    stream.evict(7)
-    assert group.info().lag == 3
-    take(group, 10)
-    assert group.info().lag == 0
 
 
 def test_info_names_the_members_and_when_they_were_seen(client: Headwater, stream: Stream) -> None:
@@ -334,22 +203,6 @@ def calls(client: Headwater) -> int:
 
 
 @pytest.mark.parametrize("ack_ms", [None, FAR])
-def test_a_group_passes_over_compacted_offsets(stream: Stream, ack_ms: int | None) -> None:
-    stream.write_many(entries(3000, tags=1500))
-    stream.compact()
-    group = stream.group("g")
-    seen: list[int] = []
-    while got := take(group, 400, ack_ms=ack_ms):
-        assert len(got) <= 400
-        seen += got
-    assert seen == list(range(1501, 3001))
-    info = group.info()
-    assert (info.pending, info.lag) == (0 if ack_ms is None else 1500, 0)
-    assert info.missed == 0
-    assert info.ack_offset == (3001 if ack_ms is None else 1501)
-
-
-@pytest.mark.parametrize("ack_ms", [None, FAR])
 def test_holes_cost_no_more_than_a_few_calls(
     client: Headwater, stream: Stream, ack_ms: int | None
 ) -> None:
@@ -376,32 +229,6 @@ def test_compacted_messages_that_are_due_cost_no_more_than_a_few_calls(
     assert take(group, 1) == [4001]
     assert calls(client) - before < 40
     assert group.info().pending == 1000
-
-
-def test_pending_messages_that_were_compacted_are_done(stream: Stream) -> None:
-    stream.write_many(entries(20, tags=20))
-    group = stream.group("g")
-    take(group, 20)
-    stream.write_many(entries(10, tags=20))
-    stream.compact()
-    group.nack((1, 20))
-    assert sorted(take(group, 100)) == list(range(11, 31))
-    info = group.info()
-    assert (info.pending, info.ack_offset, info.missed) == (20, 11, 0)
-
-
-def test_a_read_gives_what_was_asked_for_across_nodes_and_tail(stream: Stream) -> None:
-    rows = entries(4350)
-    stream.write_many(rows[:3100])
-    stream.write_many(rows[3100:3500])
-    for at in range(3500, 4350, 50):
-        stream.write_many(rows[at : at + 50])
-    group = stream.group("g")
-    seen: list[Message] = []
-    while got := group.read(777, ack_ms=FAR):
-        assert len(got) == min(777, 4350 - len(seen))
-        seen += got
-    assert pairs(seen) == rows
 
 
 def test_a_large_delivery_comes_in_parts(stream: Stream) -> None:
@@ -478,54 +305,6 @@ def test_a_group_of_a_topic_is_paused_in_every_partition(client: Headwater, name
 # ── Acknowledging ────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_ack_takes_offsets_and_ranges(stream: Stream) -> None:
-    stream.write_many(entries(30))
-    group = stream.group("g")
-    take(group, 30)
-    assert group.ack(1, 2, 5, (10, 20), (19, 22)) == 16
-    info = group.info()
-    assert (info.pending, info.ack_offset) == (14, 3)
-    assert group.ack(3, 4) == 2
-    assert group.info().ack_offset == 6
-    assert group.ack((1, 30)) == 12
-    info = group.info()
-    assert (info.pending, info.ack_offset, info.next) == (0, 31, 31)
-
-
-def test_an_ack_counts_only_what_was_pending(stream: Stream) -> None:
-    stream.write_many(entries(10))
-    group = stream.group("g")
-    take(group, 4)
-    before = group.info()
-    assert group.ack(7) == 0
-    assert group.ack((5, 9_999)) == 0
-    assert group.ack(2**53 - 1) == 0
-    assert group.info() == before
-    assert group.ack(2, 2, (2, 3)) == 2
-    assert group.ack(2, 3) == 0
-    assert group.ack() == 0
-    assert take(group, 10) == [5, 6, 7, 8, 9, 10]
-
-
-def test_acks_in_any_order_leave_the_rest(stream: Stream) -> None:
-    draw = random.Random(11)
-    stream.write_many(entries(300))
-    group = stream.group("g")
-    for size in (100, 1, 150, 49):
-        take(group, size)
-    left = set(range(1, 301))
-    while len(left) > 20:
-        first = draw.randrange(1, 301)
-        last = min(300, first + draw.choice([0, 0, 3, 20]))
-        done = left & set(range(first, last + 1))
-        assert group.ack((first, last)) == len(done)
-        left -= done
-        info = group.info()
-        assert (info.pending, info.ack_offset) == (len(left), min(left))
-    assert group.nack((1, 300)) == len(left)
-    assert sorted(take(group, 1000)) == sorted(left)
-
-
 @pytest.mark.parametrize(
     "use",
     [
@@ -551,37 +330,6 @@ def test_a_group_that_never_read_is_unknown(stream: Stream, use: object) -> None
 # ── Redelivery ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_not_acked_comes_again_to_any_member(client: Headwater, stream: Stream) -> None:
-    stream.write_many(entries(5))
-    one, two = stream.group("g", member="one"), stream.group("g", member="two")
-    assert take(one, 3, ack_ms=1) == [1, 2, 3]
-    assert one.ack(2) == 1
-    let_pass(client, 1)
-    assert tries(two.read(10, ack_ms=FAR)) == [(1, 2), (3, 2), (4, 1), (5, 1)]
-    assert take(one, 10) == []
-
-
-def test_nothing_comes_again_before_its_time(stream: Stream) -> None:
-    stream.write_many(entries(5))
-    group = stream.group("g")
-    assert take(group, 5) == [1, 2, 3, 4, 5]
-    assert take(group, 5) == []
-    assert group.info().pending == 5
-
-
-def test_a_far_deadline_holds_up_no_other(client: Headwater, stream: Stream) -> None:
-    stream.write_many(entries(6))
-    group = stream.group("g")
-    assert take(group, 1) == [1]
-    assert take(group, 2, ack_ms=FAR - 1) == [2, 3]
-    assert take(group, 1, ack_ms=1) == [4]
-    let_pass(client, 1)
-    assert take(group, 1, ack_ms=FAR) == [4]
-    assert group.nack(2, delay_ms=1) == 1
-    let_pass(client, 1)
-    assert take(group, 10) == [2, 5, 6]
-
-
 def test_what_comes_due_soon_is_not_hidden_by_what_was_delivered_later(
     client: Headwater, stream: Stream
 ) -> None:
@@ -592,76 +340,6 @@ def test_what_comes_due_soon_is_not_hidden_by_what_was_delivered_later(
     let_pass(client, 1500)
     assert take(group, 1) == [1]
     assert take(group, 1) == [3]
-
-
-def test_due_messages_are_found_whatever_the_order_of_deadlines(
-    client: Headwater, stream: Stream
-) -> None:
-    draw = random.Random(5)
-    stream.write_many(entries(500))
-    group = stream.group("g")
-    while take(group, draw.randrange(1, 10), ack_ms=FAR + draw.randrange(9999)):
-        pass
-    soon: set[int] = set()
-    for offset in draw.sample(range(1, 501), 300):
-        delay = draw.choice([0, 1, 2, 3, FAR - 1, FAR + 1])
-        group.nack(offset, delay_ms=delay)
-        if delay < 9:
-            soon.add(offset)
-    let_pass(client, 3)
-    seen: list[int] = []
-    while got := take(group, 7):
-        seen += got
-    assert sorted(seen) == sorted(soon)
-
-
-def test_a_partly_acked_range_keeps_its_attempts(stream: Stream) -> None:
-    stream.write_many(entries(10))
-    group = stream.group("g")
-    take(group, 10)
-    group.ack((4, 6))
-    group.nack((1, 10))
-    assert tries(group.read(2, ack_ms=FAR)) == [(1, 2), (2, 2)]
-    group.nack((1, 10))
-    again = sorted(tries(group.read(100, ack_ms=FAR)))
-    assert again == [(1, 3), (2, 3), (3, 2), (7, 2), (8, 2), (9, 2), (10, 2)]
-
-
-def test_a_nack_returns_at_once_or_later(client: Headwater, stream: Stream) -> None:
-    stream.write_many(entries(6))
-    group = stream.group("g")
-    take(group, 6)
-    assert group.nack(2, (4, 5)) == 3
-    assert tries(group.read(10, ack_ms=FAR)) == [(2, 2), (4, 2), (5, 2)]
-    assert group.nack((1, 6), delay_ms=FAR) == 6
-    assert take(group, 10) == []
-    assert group.nack(6, delay_ms=1) == 1
-    let_pass(client, 1)
-    assert take(group, 10) == [6]
-    assert group.info().pending == 6
-
-
-def test_an_extension_puts_off_the_next_delivery(client: Headwater, stream: Stream) -> None:
-    stream.write_many(entries(4))
-    group = stream.group("g")
-    take(group, 4, ack_ms=20)
-    assert group.extend((1, 2), ack_ms=FAR) == 2
-    let_pass(client, 20)
-    assert take(group, 10) == [3, 4]
-    assert group.extend(99, ack_ms=5) == 0
-    assert group.ack((1, 4)) == 4
-
-
-def test_an_unacked_message_is_given_up_after_expire_ms(client: Headwater, stream: Stream) -> None:
-    stream.write_many(entries(5))
-    group = stream.group("g")
-    assert take(group, 1, expire_ms=FAR) == [1]
-    assert take(group, 2, expire_ms=1) == [2, 3]
-    let_pass(client, 1)
-    assert take(group, 10) == [4, 5]
-    info = group.info()
-    assert (info.expired, info.pending, info.dead, info.ack_offset) == (2, 3, 0, 1)
-    assert group.ack((1, 5)) == 3
 
 
 def test_expiry_counts_from_the_first_delivery(client: Headwater, stream: Stream) -> None:
@@ -678,30 +356,6 @@ def test_expiry_counts_from_the_first_delivery(client: Headwater, stream: Stream
     assert server_ms(client) - begun >= 300
     assert attempts > 1
     assert group.info().expired == 1
-
-
-def test_an_acked_message_does_not_expire(client: Headwater, stream: Stream) -> None:
-    stream.write_many(entries(3))
-    group = stream.group("g")
-    take(group, 3, ack_ms=1, expire_ms=50)
-    assert group.ack((1, 3)) == 3
-    let_pass(client, 50)
-    assert take(group, 3) == []
-    assert group.info().expired == 0
-
-
-def test_the_end_of_a_batch_and_its_beginning_are_redelivered_once_each(
-    hw: Headwater, stream: Stream
-) -> None:
-    stream.write_many(entries(9))
-    group = stream.group("g")
-    take(group, 9)
-    group.ack((5, 8))
-    group.nack(9)
-    let_pass(hw, 1)
-    group.nack((1, 4))
-    assert sorted(take(group, 10)) == [1, 2, 3, 4, 9]
-    assert take(group, 10) == []
 
 
 def test_a_letter_whose_message_is_pending_again_returns_that_message_alone(

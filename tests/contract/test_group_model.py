@@ -301,7 +301,7 @@ class GroupMachine(StreamMachine):
 
     @rule()
     def remove(self) -> None:
-        assert self.group.remove()
+        assert (self.group.remove(), self.group.remove()) == (True, False)
         self.begin()
         self.group.read(0)
 

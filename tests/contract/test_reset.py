@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 import headwater
-from headwater import Headwater, Message, ReusedSequence, StaleSequence, Stream, aio
+from headwater import Headwater, Message, ReusedSequence, Stream, aio
 from headwater.errors import GapError, InvalidInput, PoisonedBatch
 from headwater.outbox import Consumer, write_reset
 from headwater.outbox.status import reset_tag
 from tests.support.blocking import Loop
 from tests.support.consumers import EFFECTS, Desk, drain
-from tests.support.entries import entries, offsets, pairs
+from tests.support.entries import entries, offsets
 from tests.support.stores import Stores
 
 TOTAL = sa.Table("total", sa.MetaData(), sa.Column("sum", sa.BigInteger, nullable=False))
@@ -234,70 +234,9 @@ def test_an_async_stream_takes_reset_records_too(loop: Loop, stores: Stores, nam
 # ── A producer may repeat a write as often as it likes: it happens once ──────────────────────────
 
 
-REMEMBERED = 128
-
-
-@pytest.mark.parametrize("size", [1, 5, 40, 600, 2500])
-def test_a_repeat_changes_nothing_and_has_the_first_answer(stream: Stream, size: int) -> None:
-    stream.write_many(entries(3))
-    first = stream.write_many(entries(size), producer="p", sequence=1)
-    assert first == range(4, 4 + size)
-    stream.write_many(entries(2))
-    assert stream.write_many(entries(size), producer="p", sequence=1) == first
-    assert stream.info().last == size + 5
-    assert pairs(stream.read(4, size)) == entries(size)
-
-
-def test_sequences_may_skip_but_not_fall(stream: Stream) -> None:
-    assert stream.write_many(entries(1), producer="p", sequence=0) == range(1, 2)
-    assert stream.write_many(entries(1), producer="p", sequence=7) == range(2, 3)
-    assert stream.write_many(entries(1), producer="p", sequence=2**53 - 1) == range(3, 4)
-    with pytest.raises(StaleSequence) as caught:
-        stream.write_many(entries(1), producer="p", sequence=5)
-    assert (caught.value.producer, caught.value.sequence, caught.value.newest) == (
-        "p",
-        5,
-        2**53 - 1,
-    )
-    assert stream.info().last == 3
-
-
-def test_the_last_128_sequences_are_remembered(stream: Stream) -> None:
-    for sequence in range(1, 301):
-        stream.write_many(entries(2), producer="p", sequence=sequence)
-    for sequence in range(301 - REMEMBERED, 301):
-        again = stream.write_many(entries(2), producer="p", sequence=sequence)
-        assert again == range(2 * sequence - 1, 2 * sequence + 1)
-    for sequence in (1, 100, 300 - REMEMBERED):
-        with pytest.raises(StaleSequence):
-            stream.write_many(entries(2), producer="p", sequence=sequence)
-    assert stream.info().last == 600
-
-
-def test_producers_do_not_disturb_each_other(stream: Stream) -> None:
-    names = ["p", "p2", "ünï", "p:1", "p.1"]
-    for sequence in (1, 2):
-        for place, name in enumerate(names):
-            at = stream.write_many(entries(1), producer=name, sequence=sequence)
-            assert at.start == (sequence - 1) * len(names) + place + 1
-    for place, name in enumerate(names):
-        assert stream.write_many(entries(1), producer=name, sequence=1).start == place + 1
-
-
 def test_a_repeat_is_known_to_every_client(client: Headwater, stream: Stream, name: str) -> None:
     first = stream.write_many(entries(3), producer="p", sequence=1)
     assert client.stream(name).write_many(entries(3), producer="p", sequence=1) == first
-
-
-def test_a_repeat_is_known_after_sealing_compaction_and_eviction(stream: Stream) -> None:
-    first = stream.write_many(entries(30), producer="p", sequence=1)
-    stream.seal()
-    assert stream.write_many(entries(30), producer="p", sequence=1) == first
-    stream.compact()
-    assert stream.write_many(entries(30), producer="p", sequence=1) == first
-    stream.evict(30)
-    assert stream.write_many(entries(30), producer="p", sequence=1) == first
-    assert stream.info().last == 30
 
 
 def test_a_repeat_evicts_nothing(stream: Stream) -> None:

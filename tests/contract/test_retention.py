@@ -33,53 +33,6 @@ def test_a_reader_that_reports_late_does_not_fall_back(client: Headwater, name: 
         assert stream.info().readers == {"r": expected}
 
 
-def test_backlog_keeps_at_least_n(stream: Stream) -> None:
-    for i in range(1, 41):
-        assert stream.write("t", b"v", backlog=10) == i
-        assert stream.info().length >= min(i, 10)
-    assert offsets(stream.read(31, 10)) == list(range(31, 41))
-    stream.write_many(entries(1200), backlog=100)
-    info = stream.info()
-    assert 100 <= info.length < 1200
-    assert offsets(stream.read(info.last - 99, 100)) == list(range(info.last - 99, info.last + 1))
-    stream.append(pa.table({"tag": ["a"], "value": [b""]}), backlog=1)
-    assert stream.info().length >= 1
-
-
-def test_a_backlog_of_zero_keeps_nothing_that_nobody_needs(stream: Stream) -> None:
-    stream.write_many(entries(5))
-    assert stream.write("t", b"v", backlog=0) == 6
-    assert stream.info().length == 0
-
-
-def test_backlog_never_passes_a_reader(stream: Stream) -> None:
-    group = stream.group("g")
-    group.read(0)
-    stream.register_reader("spark", 4)
-    for _ in range(10):
-        stream.write("t", b"v", backlog=2)
-    assert stream.info().first == 1
-    group.read(6, ack_ms=FAR)
-    group.ack(1, 2, (4, 6))
-    stream.write("t", b"v", backlog=2)
-    assert stream.info().first == 3
-    group.ack(3)
-    stream.write("t", b"v", backlog=2)
-    assert stream.info().first == 4
-    stream.register_reader("spark", 100)
-    stream.write("t", b"v", backlog=2)
-    assert stream.info().first == 7
-
-
-def test_retention_by_count(stream: Stream) -> None:
-    stream.write_many(entries(2500))
-    assert stream.retain(max_count=700) == (1800, 0, None)
-    info = stream.info()
-    assert (info.first, info.length) == (1801, 700)
-    assert stream.retain(max_count=700).evicted == 0
-    assert stream.retain(max_count=0) == (700, 0, None)
-
-
 @pytest.mark.parametrize("sealed", [False, True])
 def test_retention_by_age(client: Headwater, stream: Stream, sealed: bool) -> None:
     now = server_ms(client)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import datetime as dt
 import os
-import random
 import signal
 import ssl
 from collections.abc import Awaitable, Callable
@@ -60,15 +59,6 @@ def scanned(stream: Stream, start: int | None = None, stop: int | None = None) -
     ]
 
 
-def test_offsets_count_from_one_without_holes(stream: Stream) -> None:
-    assert [stream.write("tag", b"value") for _ in range(3)] == [1, 2, 3]
-    assert stream.write_many(entries(5)) == range(4, 9)
-    assert stream.write_many(entries(20)) == range(9, 29)
-    assert stream.append(pa.table({"tag": ["a"], "value": [b"1"]})) == range(29, 30)
-    assert stream.write("tag", b"value") == 30
-    assert offsets(stream.read(1, 100)) == list(range(1, 31))
-
-
 def test_a_stream_that_was_never_written_reads_as_empty(stream: Stream) -> None:
     assert stream.read(1, 10) == []
     assert stream.read(77, 10) == []
@@ -110,17 +100,6 @@ def test_any_bytes_like_value_is_taken(stream: Stream) -> None:
     assert [m.value for m in stream.read(1, 3) if m] == [b"one", b"two", b"three"]
 
 
-@pytest.mark.parametrize("size", [1, 8, 9, 499, 500, 501, 1000, 1001, 2500])
-def test_a_batch_of_any_size_is_at_neighbouring_offsets(stream: Stream, size: int) -> None:
-    before, batch, after = entries(3), entries(size, 4), entries(2, size + 4)
-    assert stream.write_many(before) == range(1, 4)
-    assert stream.write_many(batch) == range(4, size + 4)
-    assert stream.write_many(after) == range(size + 4, size + 6)
-    assert pairs(stream.read(1, 5000)) == before + batch + after
-    assert pairs(scanned(stream)) == before + batch + after
-    assert stream.info().length == size + 5
-
-
 def test_large_values_are_cut_into_nodes_and_come_back_whole(stream: Stream) -> None:
     rows = [(f"big-{i}", bytes([i]) * 700_000) for i in range(12)]
     stream.write_many(rows)
@@ -129,37 +108,11 @@ def test_large_values_are_cut_into_nodes_and_come_back_whole(stream: Stream) -> 
     assert pairs(scanned(stream)) == rows
 
 
-def test_a_read_has_one_place_per_offset(stream: Stream) -> None:
-    rows = entries(30)
-    stream.write_many(rows)
-    stream.evict(10)
-    assert pairs(stream.read(8, 5)) == [None, None, None, *rows[10:12]]
-    assert pairs(stream.read(1, 4)) == [None] * 4
-    assert pairs(stream.read(1, 100)) == [None] * 10 + rows[10:]
-
-
-def test_a_read_is_shorter_at_the_end_and_empty_beyond_it(stream: Stream) -> None:
-    stream.write_many(entries(5))
-    assert offsets(stream.read(4, 10)) == [4, 5]
-    assert stream.read(6, 10) == []
-    assert stream.read(2**53 - 1, 10) == []
-
-
 def test_a_count_of_zero_reads_nothing_and_does_not_wait(stream: Stream) -> None:
     stream.write_many(entries(5))
     assert stream.read(1, 0) == []
     assert stream.read(1, 0, block_ms=60_000) == []
     assert stream.read(9, 0, block_ms=60_000) == []
-
-
-def test_offsets_can_be_reached_by_arithmetic(stream: Stream) -> None:
-    for first in range(1, 3001, 300):
-        stream.write_many(entries(300, first))
-    last = stream.info().last
-    for back in (0, 10, 999, 1000, 1001, 2999):
-        (message,) = stream.read(last - back, 1)
-        assert message is not None
-        assert (message.offset, message.value) == (last - back, b"value-%d" % (last - back))
 
 
 def test_messages_carry_the_time_of_the_server(client: Headwater, stream: Stream) -> None:
@@ -175,19 +128,6 @@ def test_messages_carry_the_time_of_the_server(client: Headwater, stream: Stream
     assert stream.info().last_time_ms == times[-1]
 
 
-def test_scan_gives_what_read_gives(stream: Stream) -> None:
-    for size in (1, 5, 40, 600, 8, 1100, 3):
-        stream.write_many(entries(size))
-    for sealed in (False, True):
-        if sealed:
-            stream.seal()
-        assert scanned(stream) == stream.read(1, 5000)
-        assert scanned(stream, 40, 700) == stream.read(40, 660)
-        assert scanned(stream, 1700) == stream.read(1700, 5000)
-        assert scanned(stream, 1, 1) == []
-        assert scanned(stream, 9000) == []
-
-
 def test_scan_gives_arrow_columns_of_one_schema(stream: Stream) -> None:
     stream.write("a", b"1")
     stream.write_many(entries(50))
@@ -200,14 +140,6 @@ def test_scan_gives_arrow_columns_of_one_schema(stream: Stream) -> None:
         ("time", "timestamp[ms, tz=UTC]"),
     ]
     assert table.column("offset").to_pylist() == list(range(1, 652))
-
-
-def test_scan_leaves_out_what_is_gone(stream: Stream) -> None:
-    stream.write_many(entries(30, tags=5))
-    stream.evict(3)
-    stream.compact()
-    assert offsets(scanned(stream)) == [26, 27, 28, 29, 30]
-    assert offsets(scanned(stream, 1, 28)) == [26, 27]
 
 
 def arrow_shapes() -> dict[str, Any]:
@@ -377,15 +309,6 @@ def test_info_says_where_the_stream_stands(client: Headwater, stream: Stream) ->
     assert info.exists
 
 
-def test_an_emptied_stream_has_its_last_before_its_first(stream: Stream) -> None:
-    stream.write_many(entries(10))
-    stream.evict(10)
-    info = stream.info()
-    assert (info.first, info.last, info.length) == (11, 10, 0)
-    assert info.exists
-    assert stream.write("a", b"1") == 11
-
-
 # A connection that many calls share: replies in order, and nobody waits for what cannot come.
 
 
@@ -535,58 +458,6 @@ def first_at(stream: Stream, time_ms: int) -> int:
 def check_all(stream: Stream, times: list[int]) -> None:
     for time in sorted({0, *times, *(t + 1 for t in times), *(max(t - 1, 0) for t in times)}):
         assert stream.offset_at(time) == first_at(stream, time), f"at {time}"
-
-
-def test_the_first_message_at_or_after_a_time_is_found(stream: Stream) -> None:
-    append_times(stream, [100, 200, 200, 300])
-    assert [stream.offset_at(t) for t in (0, 100, 101, 200, 201, 300)] == [1, 1, 2, 2, 4, 4]
-    assert stream.offset_at(301) == 5
-
-
-@pytest.mark.parametrize("sealed", [False, True])
-def test_times_that_fall_are_found_too(stream: Stream, sealed: bool) -> None:
-    parts = [[50, 900, 10, 20], [30, 40, 60], [5, 1000, 70], [80]]
-    for part in parts:
-        append_times(stream, part)
-        if sealed:
-            stream.seal()
-    check_all(stream, [t for part in parts for t in part])
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 5, 9])
-def test_an_evicted_message_is_never_the_answer(stream: Stream, limit: int) -> None:
-    for part in ([100, 5, 6], [7, 8, 200], [9, 300, 4], [10]):
-        append_times(stream, part)
-        stream.seal()
-    stream.evict(limit)
-    check_all(stream, [100, 5, 6, 7, 8, 200, 9, 300, 4, 10])
-
-
-def test_a_compacted_message_is_never_the_answer(stream: Stream) -> None:
-    append_times(stream, [100, 500, 120], ["a", "b", "c"])
-    stream.seal()
-    append_times(stream, [130, 140, 150], ["a", "b", "d"])
-    stream.seal()
-    append_times(stream, [160, 600, 170], ["a", "d", "e"])
-    stream.compact()
-    check_all(stream, [100, 500, 120, 130, 140, 150, 160, 600, 170])
-
-
-def test_any_mix_of_times_and_layouts_is_exact(stream: Stream) -> None:
-    draw = random.Random(7)
-    times: list[int] = []
-    for _ in range(12):
-        part = [draw.randrange(1000) for _ in range(draw.choice([1, 5, 30, 120]))]
-        append_times(stream, part, [f"t{draw.randrange(50)}" for _ in part])
-        times += part
-        if draw.random() < 0.4:
-            stream.seal()
-        if draw.random() < 0.2:
-            stream.compact()
-        if draw.random() < 0.3:
-            stream.evict(draw.randrange(1, len(times)))
-        for time in draw.choices(range(1001), k=10):
-            assert stream.offset_at(time) == first_at(stream, time)
 
 
 def test_times_given_by_the_server_are_found(client: Headwater, stream: Stream) -> None:

@@ -24,7 +24,7 @@ from headwater import Headwater, Message, ReusedSequence, StaleSequence
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
 from tests.support.scrubbed import assert_sound
 
-SIZES = st.sampled_from([1, 2, 3, 8, 9, 30, 130, 499, 500, 1000, 1300])
+SIZES = st.sampled_from([1, 2, 3, 8, 9, 30, 130, 499, 500, 501, 1000, 1001, 1300])
 TAGS = st.sampled_from([1, 2, 7, 100, 5000])
 PLACES = st.floats(0, 1.1)
 EVERY = st.sampled_from([0, 0, 1, 7])
@@ -185,6 +185,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(place=PLACES)
     def evict_up_to(self, place: float) -> None:
         limit = self.offset(place)
+        assert self.writer.evict(0) == 0
         assert self.writer.evict(limit) == self.forget(min(limit, self.last))
 
     @rule(keep=st.integers(1, 2000))
@@ -215,6 +216,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule()
     def seal(self) -> None:
         self.writer.seal()
+        assert self.writer.seal() == 0
         assert self.reader.info().sealed == self.last
 
     @rule(marker_ms=st.sampled_from([0, 1000, 10**11]))
@@ -230,6 +232,7 @@ class StreamMachine(RuleBasedStateMachine):
         }
         assert self.writer.compact(marker_ms=marker_ms) == len(self.rows) - len(kept)
         self.rows = kept
+        assert self.writer.compact(marker_ms=marker_ms) == 0
 
     @rule(name=st.sampled_from("ab"), place=PLACES)
     def register_reader(self, name: str, place: float) -> None:

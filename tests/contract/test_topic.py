@@ -88,40 +88,6 @@ def test_a_tag_always_goes_to_the_partition_of_its_hash(client: Headwater, name:
         assert [(m.tag, m.value) for m in tail if m] == [(tag, b"1"), (tag, b"2"), (tag, b"3")]
 
 
-@pytest.mark.parametrize("size", [1, 30, 3000])
-def test_a_batch_is_spread_and_stays_in_order(client: Headwater, name: str, size: int) -> None:
-    topic = client.topic(name, partitions=4)
-    rows = entries(size, tags=50)
-    expected = rows_by_partition(rows, 4)
-    assert topic.write_many(rows) == {p: range(1, len(r) + 1) for p, r in sorted(expected.items())}
-    for place in range(4):
-        found = topic.partition(place).read(1, size)
-        assert [(m.tag, m.value) for m in found if m] == expected.get(place, [])
-    assert [info.length for info in topic.info()] == [len(expected.get(p, [])) for p in range(4)]
-
-
-def test_scan_tells_the_partition_of_every_message(client: Headwater, name: str) -> None:
-    topic = client.topic(name, partitions=3)
-    rows = entries(200, tags=20)
-    topic.write_many(rows)
-    table = pa.Table.from_batches(list(topic.scan()))
-    assert table.schema.names == ["partition", "offset", "tag", "value", "time"]
-    found: dict[int, list[tuple[str, bytes]]] = {}
-    for row in table.to_pylist():
-        found.setdefault(row["partition"], []).append((row["tag"], row["value"]))
-        assert len(found[row["partition"]]) == row["offset"]
-    assert found == rows_by_partition(rows, 3)
-
-
-def test_a_repeat_is_recognised_in_every_partition(client: Headwater, name: str) -> None:
-    topic = client.topic(name, partitions=4)
-    rows = entries(100, tags=30)
-    first = topic.write_many(rows, producer="p", sequence=1)
-    topic.write_many(entries(10), producer="q", sequence=1)
-    assert topic.write_many(rows, producer="p", sequence=1) == first
-    assert sum(info.length for info in topic.info()) == 110
-
-
 def test_a_repeat_completes_what_was_written_in_part(client: Headwater, name: str) -> None:
     topic = client.topic(name, partitions=4)
     rows = entries(100, tags=30)
@@ -136,60 +102,12 @@ def test_a_repeat_completes_what_was_written_in_part(client: Headwater, name: st
     assert sum(info.length for info in topic.info()) == 100
 
 
-def drain(client: Headwater, name: str, count: int, ack_ms: int | None) -> list[TopicMessage]:
-    group = client.topic(name).group("g")
-    seen: list[TopicMessage] = []
-    while got := group.read(count, ack_ms=ack_ms):
-        assert len(got) <= count
-        seen += got
-    return seen
-
-
-@pytest.mark.parametrize("count", [1, 7, 1000])
-def test_a_group_reads_all_partitions_each_in_order(
-    client: Headwater, name: str, count: int
-) -> None:
-    rows = entries(90, tags=30)
-    client.topic(name, partitions=4).write_many(rows)
-    seen = drain(client, name, count, FAR)
-    for place, expected in rows_by_partition(rows, 4).items():
-        mine = [m for m in seen if m.partition == place]
-        assert [m.offset for m in mine] == list(range(1, len(expected) + 1))
-        assert [(m.tag, m.value) for m in mine] == expected
-    assert {m.attempt for m in seen} == {1}
-
-
 def test_no_partition_starves(client: Headwater, name: str) -> None:
     topic = client.topic(name, partitions=4)
     topic.write_many(entries(400, tags=100))
     group = topic.group("g")
     served = [group.read(1)[0].partition for _ in range(16)]
     assert {served.count(place) for place in range(4)} == {4}
-
-
-def test_messages_are_acked_nacked_and_extended_by_partition(client: Headwater, name: str) -> None:
-    topic = client.topic(name, partitions=3)
-    topic.write_many(entries(30, tags=20))
-    group = topic.group("g")
-    taken: list[TopicMessage] = []
-    while got := group.read(100, ack_ms=FAR):
-        taken += got
-    assert len(taken) == 30
-    assert group.ack(*taken[:10]) == 10
-    assert group.ack(*taken[:10]) == 0
-    assert group.ack((taken[10].partition, taken[10].offset)) == 1
-    assert sum(info.pending for info in group.info()) == 19
-    assert group.nack(*taken[11:15]) == 4
-    again: list[TopicMessage] = []
-    while got := group.read(100, ack_ms=FAR):
-        again += got
-    key = lambda m: (m.partition, m.offset)  # noqa: E731
-    assert sorted(map(key, again)) == sorted(map(key, taken[11:15]))
-    assert {m.attempt for m in again} == {2}
-    assert group.extend(*taken[11:15], ack_ms=1) == 4
-    let_pass(client, 1)
-    assert group.ack(*taken) == 19
-    assert sum(info.pending for info in group.info()) == 0
 
 
 def test_a_partition_that_does_not_exist_is_refused(client: Headwater, name: str) -> None:
@@ -235,19 +153,6 @@ def test_the_first_read_makes_the_group_in_every_partition(client: Headwater, na
     assert late.read(0) == []
     topic.write_many(entries(40, tags=20))
     assert len(late.read(100)) == 40
-
-
-def test_what_expires_in_a_topic_goes_to_dead_letters(client: Headwater, name: str) -> None:
-    topic = client.topic(name, partitions=2)
-    rows = entries(12, tags=6)
-    topic.write_many(rows)
-    group = topic.group("g", dead_letters=True)
-    while group.read(100, ack_ms=FAR, expire_ms=20):
-        pass
-    let_pass(client, 20)
-    assert group.read(100) == []
-    dead = [d.value for p in (0, 1) for d in topic.partition(p).group("g").dead()]
-    assert sorted(dead) == sorted(value for _, value in rows)
 
 
 def test_a_write_to_any_partition_wakes_a_blocked_reader(client: Headwater, name: str) -> None:
@@ -367,17 +272,6 @@ def test_a_topic_group_seeks_in_all_partitions(topic: Topic) -> None:
     assert [info.lag for info in group.info()] == lengths(topic)
 
 
-def test_a_topic_group_seeks_in_the_partitions_that_are_named(topic: Topic) -> None:
-    group = topic.group("g")
-    take_all(group)
-    assert group.seek({2: 5, 0: "first"}) == {0: 1, 2: 5}
-    taken = take_all(group)
-    before = lengths(topic)
-    assert [sum(m.partition == place for m in taken) for place in range(3)] == [
-        *(before[0], 0, before[2] - 4)
-    ]
-
-
 def test_a_topic_group_starts_at_a_position_for_each_partition(topic: Topic) -> None:
     taken = take_all(topic.group("g", {0: 4, 1: "last"}))
     firsts = [[m.offset for m in taken if m.partition == place][:1] for place in range(3)]
@@ -425,16 +319,6 @@ def test_dead_letters_name_their_partition(topic: Topic, dying: TopicGroup) -> N
     assert [info.dead for info in dying.info()] == lengths(topic)
 
 
-def test_dead_letters_of_all_partitions_are_redriven(topic: Topic, dying: TopicGroup) -> None:
-    first, second, third = lengths(topic)
-    assert dying.redrive(first + 2) == {0: Redriven(first, 0), 1: Redriven(2, 0), 2: Redriven(0, 0)}
-    assert dying.redrive() == {0: Redriven(0, 0), 1: Redriven(second - 2, 0), 2: Redriven(third, 0)}
-    again = take_all(dying)
-    assert len(again) == 60
-    assert {m.attempt for m in again} == {1}
-    assert dying.dead() == []
-
-
 # ── Limits, members, end ─────────────────────────────────────────────────────────────────────
 
 
@@ -453,17 +337,6 @@ def test_members_are_known_in_each_partition(topic: Topic) -> None:
         assert (group.member, group.topic) == (member, topic.name)
         group.read(100)
     assert [set(info.members) for info in group.info()] == [{"m1", "m2"}] * 3
-
-
-def test_a_removed_topic_group_is_gone_from_every_partition(topic: Topic) -> None:
-    group = topic.group("g")
-    group.read(1)
-    assert group.remove()
-    assert not group.remove()
-    assert [info.groups for info in topic.info()] == [()] * 3
-    with pytest.raises(UnknownGroup):
-        group.info()
-    assert len(take_all(group)) == 60
 
 
 @pytest.mark.parametrize(
