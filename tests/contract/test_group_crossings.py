@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -76,10 +76,6 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def by_tag(messages: Iterable[Message]) -> Counter[str]:
-    return Counter(message.tag for message in messages)
-
-
 # ── Many tags ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -126,42 +122,6 @@ def until_more(handled: list[int], seen: int) -> None:
     """Return when more was handled, or after some seconds without."""
     deadline = time.monotonic() + SOON_S
     until(lambda: len(handled) > seen or time.monotonic() > deadline)
-
-
-# ── Letters ──────────────────────────────────────────────────────────────────────────────────
-
-
-@on_plain
-def test_a_letter_that_is_redriven_behind_a_pending_message_comes_after_it(stream: Stream) -> None:
-    stream.write_many([("x", b"1"), ("x", b"2")])
-    one, other = members_of(stream)
-    assert take(one, 2) == [1, 2]
-    stream.write("y", b"3")
-    assert take(other, 5) == [3]
-    assert one.bury(2, error="never") == 1
-    stream.write("x", b"4")
-    assert take(other, 5) == [], "4 waits for 1"
-    assert one.redrive().redriven == 1
-    assert take(other, 5) == [], "2 waits for 1, too"
-    assert one.ack(1) == other.ack(3) == 1
-    assert sorted(finish(other)) == [2, 4]
-    assert_idle(one)
-
-
-@on_plain
-def test_a_letter_that_is_redriven_twice_comes_again(stream: Stream) -> None:
-    stream.write_many([("x", b"1"), ("x", b"2"), ("x", b"3")])
-    one, other = members_of(stream)
-    assert take(one, 3) == [1, 2, 3]
-    for _ in range(2):
-        assert one.bury(2, error="never") == 1
-        assert take(other, 5) == []
-        assert one.redrive().redriven == 1
-        assert take(other, 5) == [], "it waits for 1"
-    assert one.ack(1) == 1
-    assert one.release(3) == 1
-    assert sorted(finish(other)) == [2, 3]
-    assert_idle(one)
 
 
 # ── Many messages at once ────────────────────────────────────────────────────────────────────
@@ -360,173 +320,7 @@ def test_a_group_that_begins_again_after_the_clock_was_set_back_keeps_its_letter
         until(lambda: server_ms(clocked) < time.time() * 1000 - HOUR_S * 900)
 
 
-# ── Limits and order, switched ───────────────────────────────────────────────────────────────
-
 PER_KEY = Limits(max_in_flight_per_key=1)
-RATE_PER_KEY = Limits(rate_per_key="1/h burst 1")
-
-
-def noted(stream: Stream, limits: Limits, *, ordered: bool = False) -> list[Group]:
-    """Have a group with limits look ahead of what it delivers: one message of each of two tags."""
-    stream.write_many([(f"t{n % 2}", b"v") for n in range(200)])
-    members = members_of(stream, ordered=ordered)
-    members[0].limit(limits)
-    assert by_tag(members[0].read(300, ack_ms=FAR)) == {"t0": 1, "t1": 1}
-    assert read_on(members[1]) == []
-    return members
-
-
-@on_plain
-@pytest.mark.parametrize("ordered", [False, True])
-def test_a_limit_per_key_that_is_lifted_and_set_again_holds(stream: Stream, ordered: bool) -> None:
-    one, other = noted(stream, PER_KEY, ordered=ordered)
-    one.limit(NO_LIMITS)
-    one.limit(PER_KEY)
-    assert one.ack(1, 2) == 2
-    assert by_tag(other.read(300, ack_ms=FAR)) == {"t0": 1, "t1": 1}
-    assert read_on(one) == []
-
-
-@on_plain
-@pytest.mark.parametrize("ordered", [False, True])
-def test_a_rate_per_key_that_is_lifted_and_set_again_holds(stream: Stream, ordered: bool) -> None:
-    one, other = noted(stream, RATE_PER_KEY, ordered=ordered)
-    one.limit(NO_LIMITS)
-    one.limit(RATE_PER_KEY)
-    assert one.ack(1, 2) == 2
-    assert max(by_tag(other.read(300, ack_ms=FAR)).values(), default=0) <= 1
-
-
-@on_plain
-@pytest.mark.parametrize("between", [Limits(max_in_flight=50), Limits(rate="1000/s burst 50")])
-def test_a_limit_per_key_that_was_of_another_kind_meanwhile_holds(
-    stream: Stream, between: Limits
-) -> None:
-    one, other = noted(stream, PER_KEY)
-    one.limit(between)
-    one.limit(PER_KEY)
-    assert one.ack(1, 2) == 2
-    assert by_tag(other.read(300, ack_ms=FAR)) == {"t0": 1, "t1": 1}
-    assert read_on(one) == []
-
-
-@on_plain
-def test_a_limit_per_key_holds_for_what_an_ordered_group_has_looked_at(stream: Stream) -> None:
-    stream.write_many([(f"t{n % 2}", b"v") for n in range(200)])
-    one, other = members_of(stream)
-    assert take(one, 2) == [1, 2]
-    assert read_on(other) == []
-    one.limit(PER_KEY)
-    assert one.ack(1, 2) == 2
-    assert by_tag(other.read(300, ack_ms=FAR)) == {"t0": 1, "t1": 1}
-    assert read_on(one) == read_on(other) == []
-
-
-@on_plain
-def test_order_holds_for_what_a_group_with_limits_per_key_has_looked_at(stream: Stream) -> None:
-    one, other = noted(stream, PER_KEY)
-    ordered = stream.group("g", member="m2", ordered=True)
-    assert take(ordered, 300) == []
-    ordered.limit(NO_LIMITS)
-    assert one.ack(1, 2) == 2
-    assert take(one, 1) == [3]
-    assert 5 not in take(other, 300), "5 waits for 3, which another member has"
-
-
-@on_plain
-@pytest.mark.parametrize("limits", [PER_KEY, RATE_PER_KEY])
-def test_a_seek_back_and_a_redrive_exceed_no_limit_per_key(stream: Stream, limits: Limits) -> None:
-    stream.write_many([("x", b"v") for _ in range(100)])
-    one, other = members_of(stream, ordered=False)
-    assert len(take(one, 100)) == 100
-    assert one.bury((1, 100), error="never") == 100
-    one.limit(limits)
-    one.seek(101)
-    assert one.redrive().redriven == 100
-    assert len(take(one, 300)) + len(take(other, 300)) <= 1
-    one.seek(1)
-    assert len(read_on(one)) + len(read_on(other)) <= 1
-
-
-@on_plain
-def test_a_redrive_after_a_seek_gives_no_two_members_one_tag(stream: Stream) -> None:
-    stream.write_many([("x", b"%d" % n) for n in range(1, 5)])
-    one, other = members_of(stream)
-    assert take(one, 2) == [1, 2]
-    assert one.bury((1, 2), error="never") == 2
-    assert one.seek(1) == 1
-    assert one.redrive().redriven in (0, 2)
-    assert take(one, 1) == [1]
-    assert take(other, 9) == []
-    assert one.ack(1) == 1
-    assert finish(other) == [2, 3, 4]
-    assert_idle(one)
-
-
-# ── Compaction and eviction under a live member ──────────────────────────────────────────────
-
-
-@on_plain
-@pytest.mark.parametrize("by", ["hand", "housekeeper"])
-def test_compaction_does_not_end_what_a_member_handles(
-    client: Headwater, stream: Stream, by: str
-) -> None:
-    stream.write_many([("x", b"1"), ("x", b"2"), ("y", b"3")])
-    one, other = members_of(stream)
-    assert take(one, 1) == [1]
-    compact(client, stream, by)
-    assert take(other, 9) == [], "a member handles 1, whose tag is not known any more"
-    assert one.extend(1, ack_ms=FAR) == 1
-    assert one.ack(1) == 1
-    assert finish(other) == [2, 3]
-    assert_idle(one)
-
-
-def compact(client: Headwater, stream: Stream, by: str) -> None:
-    stream.seal()
-    if by == "hand":
-        assert stream.compact() > 0
-    else:
-        stream.auto_compact()
-        assert client.keep(stream.name)[0].compacted > 0
-
-
-@on_plain
-@pytest.mark.parametrize("ordered", [False, True])
-def test_a_reader_that_skips_holes_acknowledges_for_nobody_else(
-    stream: Stream, ordered: bool
-) -> None:
-    stream.write_many(
-        [("x", b"1"), ("y", b"2"), ("z", b"3"), ("x", b"4"), ("y", b"5"), ("z", b"6")]
-    )
-    one, other = members_of(stream, ordered=ordered)
-    assert take(one, 3) == [1, 2, 3]
-    assert one.nack(1) == 1
-    stream.seal()
-    assert stream.compact() == 3
-    finish(other)
-    assert one.ack(2, 3) == 2, "it has handled them, whether or not they are still stored"
-    finish(other)
-    assert_idle(one)
-
-
-@on_plain
-@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(max_in_flight=1), PER_KEY])
-def test_forced_eviction_does_not_end_what_a_member_handles(
-    client: Headwater, stream: Stream, limits: Limits
-) -> None:
-    stream.write_many([("x", b"%d" % n) for n in range(1, 7)])
-    one, other = members_of(stream)
-    one.limit(limits)
-    assert take(one, 1) == [1]
-    assert stream.retain(max_count=2, force=True).evicted == 4
-    client.keep(stream.name)
-    assert take(other, 9) == [], "5 waits for 1, which a member handles"
-    assert one.extend(1, ack_ms=FAR) == 1
-    assert one.ack(1) == 1
-    assert finish(other) == [5, 6]
-    assert one.info().missed == 3
-    assert_idle(one)
 
 
 # ── Large numbers ────────────────────────────────────────────────────────────────────────────

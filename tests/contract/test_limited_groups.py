@@ -13,7 +13,6 @@ from tests.support.entries import offsets
 from tests.support.groups import FAR, take
 from tests.support.limit_rules import Deliveries, faster_than
 from tests.support.waking import wait_for_members
-from tests.support.watch import let_pass
 
 pytestmark = pytest.mark.parametrize("client", ["plain-sync", "plain-async"], indirect=True)
 
@@ -26,48 +25,6 @@ def members_of(stream: Stream, limits: Limits, count: int = 2) -> list[Group]:
 
 def write(stream: Stream, count: int, tags: int = 1) -> None:
     stream.write_many([(f"t{n % tags}", b"v") for n in range(count)])
-
-
-def test_no_more_messages_are_in_flight_than_may_be(client: Headwater, stream: Stream) -> None:
-    write(stream, 20)
-    one, other = members_of(stream, Limits(max_in_flight=3))
-    assert take(one, 2) == [1, 2]
-    assert take(other, 9) == [3]
-    assert take(other, 9) == take(one, 9) == []
-    assert one.info().in_flight == 3
-    one.ack(1)
-    assert take(other, 9) == [4], "what is done is in flight no more"
-    one.nack(2, delay_ms=FAR)
-    assert take(other, 9) == [5], "nor is what failed, while it waits for its retry"
-    other.release(3)
-    assert take(one, 9) == [3]
-    one.ack((3, 5))
-    assert take(one, 3, ack_ms=1) == [6, 7, 8]
-    let_pass(client, 1)
-    assert take(other, 9) == [6, 7, 8], "nor is what a member held that died"
-
-
-def test_what_was_in_hand_before_there_was_a_limit_counts(stream: Stream) -> None:
-    write(stream, 20)
-    group = stream.group("g")
-    assert take(group, 4) == [1, 2, 3, 4]
-    group.limit(Limits(max_in_flight=5))
-    assert take(group, 9) == [5]
-    group.limit(Limits(max_in_flight=7))
-    assert take(group, 9) == [6, 7]
-    group.limit(NO_LIMITS)
-    assert take(group, 9) == list(range(8, 17))
-
-
-def test_a_deadline_that_is_extended_keeps_a_message_in_flight(
-    client: Headwater, stream: Stream
-) -> None:
-    write(stream, 3)
-    one, other = members_of(stream, Limits(max_in_flight=1, max_in_flight_per_key=1))
-    assert take(one, 1, ack_ms=200) == [1]
-    assert one.extend(1, ack_ms=FAR) == 1
-    let_pass(client, 200)
-    assert take(other, 9) == []
 
 
 def test_a_blocked_member_is_served_when_something_is_done(stream: Stream) -> None:
@@ -122,33 +79,10 @@ def test_no_more_are_delivered_in_any_span_of_time_than_the_rate_and_the_burst(
     assert len(seen) <= 40, "nobody asks in vain"
 
 
-def test_retries_take_tokens(stream: Stream) -> None:
-    write(stream, 5)
-    (group,) = members_of(stream, Limits(rate="1/h burst 3"), 1)
-    assert take(group, 2) == [1, 2]
-    group.nack(1)
-    assert take(group, 9) == [1]
-    group.nack(1, 2)
-    assert take(group, 9) == []
-    group.limit(NO_LIMITS)
-    assert take(group, 9) == [1, 2, 3, 4, 5]
-
-
 def test_limits_are_kept_when_nothing_need_be_acknowledged(stream: Stream) -> None:
     write(stream, 9)
     (group,) = members_of(stream, Limits(max_in_flight=2, rate="1/h burst 5"), 1)
     assert len(group.read(9)) == 5, "it is never in flight, but it takes tokens"
-
-
-def test_a_seek_starts_again_and_the_rate_continues(stream: Stream) -> None:
-    write(stream, 9, tags=2)
-    limits = Limits(max_in_flight=4, max_in_flight_per_key=2, rate="1/h burst 6")
-    (group,) = members_of(stream, limits, 1)
-    assert take(group, 9) == [1, 2, 3, 4]
-    group.seek(1)
-    assert group.info().in_flight == 0
-    assert take(group, 9) == [1, 2]
-    assert group.info().limits == limits
 
 
 def test_limits_that_make_no_sense_are_refused(client: Headwater, name: str) -> None:

@@ -26,44 +26,12 @@ from tests.support.servers import Server, until
 from tests.support.watch import blocked
 
 
-def test_reading_on_gives_all_of_it_once(stream: Stream) -> None:
-    for size in (3, 700, 1, 1500, 40):
-        stream.write_many(entries(size, stream.info().last + 1))
-    for count in (1, 7, 999, 5000):
-        at, seen = 1, []
-        while (passage := stream.read_from(at, count)).messages:
-            assert passage.gap is None
-            assert len(passage.messages) <= count
-            assert passage.next == passage.messages[-1].offset + 1
-            seen += passage.messages
-            at = passage.next
-            if count == 1 and at > 50:
-                break
-        assert pairs(seen) == entries(len(seen))
-        assert count == 1 or len(seen) == 2244
-        assert passage.last == 2244
-
-
 def test_at_the_end_there_is_nothing_and_the_place_stays(stream: Stream) -> None:
     assert stream.read_from(1, 10) == ([], 1, None, 0)
     stream.write_many(entries(5))
     assert stream.read_from(6, 10) == ([], 6, None, 5)
     assert stream.read_from(6, 10, block_ms=5) == ([], 6, None, 5)
     assert stream.read_from(9, 10, block_ms=5) == ([], 9, None, 5), "beyond the end"
-
-
-def test_what_was_evicted_is_an_exact_gap(stream: Stream) -> None:
-    stream.write_many(entries(2000))
-    stream.evict(1234)
-    passage = stream.read_from(100, 10)
-    assert passage.gap == (100, 1234)
-    assert offsets(passage.messages) == list(range(1235, 1245))
-    assert passage.next == 1245
-    assert stream.read_from(1235, 10).gap is None
-    assert stream.read_from(1234, 0) == ([], 1235, (1234, 1234), 2000)
-    stream.evict(2000)
-    assert stream.read_from(1245, 10) == ([], 2001, (1245, 2000), 2000)
-    assert stream.read_from(2001, 10) == ([], 2001, None, 2000)
 
 
 def test_large_messages_come_few_at_a_time(stream: Stream) -> None:
@@ -84,23 +52,6 @@ def test_a_gap_is_told_without_waiting(stream: Stream) -> None:
     stream.write_many(entries(20))
     stream.evict(20)
     assert stream.read_from(3, 10, block_ms=60_000) == ([], 21, (3, 20), 20)
-
-
-def test_holes_are_no_gap_and_are_passed_over(stream: Stream) -> None:
-    stream.write_many(entries(3000, tags=1))
-    stream.compact()
-    assert offsets(stream.read_from(1, 10).messages) == [3000]
-    stream.write_many(entries(400, 3001, tags=1))
-    stream.compact()
-    passage = stream.read_from(5, 10)
-    assert (offsets(passage.messages), passage.next, passage.gap) == ([3400], 3401, None)
-
-
-def test_holes_at_the_end_are_passed_over_too(stream: Stream) -> None:
-    stream.write_many([("a", b"1"), ("b", b"2"), ("b", b"")])
-    stream.compact(marker_ms=0)
-    until(lambda: stream.compact(marker_ms=0) or stream.info().length == 1)
-    assert stream.read_from(2, 10, block_ms=60_000) == ([], 4, None, 3)
 
 
 def test_many_holes_cost_few_round_trips(

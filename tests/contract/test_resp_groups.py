@@ -35,27 +35,6 @@ def test_members_share_the_messages_of_a_group(client: Any, name: str) -> None:
     assert ask("TREAD", name, 0, 9, "GROUP", "third", "START", 3) == [[3, b"t", b"3"]]
 
 
-def test_what_is_not_acknowledged_is_redelivered(client: Any, name: str) -> None:
-    ask = client.execute_command
-    ask("TWRITE", name, "ENTRIES", *entries("1", "2", "3", "4", "5"))
-    read = ("TREAD", name, 0, 10, "GROUP", "g", "RETRY", 60_000, 0)
-    assert len(ask(*read)) == 5
-    assert ask("TACK", name, "g", "1-2", 4) == 3
-    assert ask("TACK", name, "g", "1-2") == 0
-    assert ask("TEXTEND", name, "g", 90_000, 5) == 1
-    assert ask("TNACK", name, "g", 3) == 1
-    assert ask(*read) == [[3, b"t", b"3"]]
-    assert ask("TNACK", name, "g", "DELAY", 60_000, "3-5") == 2
-    assert ask(*read) == []
-    found = ask("TINFO", name, "GROUP", "g")
-    assert found[b"pending"] == 2
-    assert found[b"ack-offset"] == 3
-    assert ask("TSEEK", name, "g", 2) == 2
-    assert len(ask(*read)) == 4
-    with pytest.raises(redis.ResponseError, match=r"^NOGROUP"):
-        ask("TINFO", name, "GROUP", "none")
-
-
 def test_a_full_group_hands_out_nothing_new(client: Any, name: str) -> None:
     ask = client.execute_command
     ask("TWRITE", name, "ENTRIES", *entries("1", "2", "3"))

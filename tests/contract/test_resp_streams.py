@@ -86,23 +86,6 @@ def test_headers_are_written_beside_entries_and_read_where_they_are_asked_for(
             ask("TWRITE", name, *wrong, "ENTRIES", "a", "1")
 
 
-def test_evicted_messages_are_null(client: Any, name: str) -> None:
-    ask = client.execute_command
-    ask("TWRITE", name, "ENTRIES", *(part for n in range(6) for part in ("t", n)))
-    assert ask("TEVICT", name, 2) == 2
-    assert ask("TREAD", name, 1, 4) == [None, None, [3, b"t", b"2"], [4, b"t", b"3"]]
-    assert ask("TEVICT", name, -2) == 2
-    assert ask("TREAD", name, 4, 2, "WITHINFO") == [[5, 6], None, [5, b"t", b"4"]]
-
-
-def test_a_repeat_of_a_producer_is_answered_as_the_first_time(client: Any, name: str) -> None:
-    ask = client.execute_command
-    words = ("TWRITE", name, "PRODUCER", "p", 1, "ENTRIES", "t", "v")
-    assert ask(*words) == ask(*words) == 1
-    with pytest.raises(redis.ResponseError, match="sequence"):
-        ask("TWRITE", name, "PRODUCER", "p", 1, "ENTRIES", "t", "other")
-
-
 def test_pipelined_commands_are_answered_in_order_and_writes_keep_their_order(
     client: Any, name: str
 ) -> None:

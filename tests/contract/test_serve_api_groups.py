@@ -77,13 +77,6 @@ def test_a_message_is_acked_rejected_or_held_longer(client: ApiClient, name: str
     assert [one["group"] for one in listed] == ["g"]
 
 
-def test_what_a_dead_client_held_is_redelivered(client: ApiClient, name: str) -> None:
-    write(client, name, 2)
-    group = Group(client, name)
-    assert group.read(2, ack_ms=1) == [(1, 1), (2, 1)]
-    assert group.read(2, block_ms=20_000) == [(1, 2), (2, 2)]
-
-
 def test_a_member_that_waits_is_woken_and_one_that_goes_takes_nothing(
     api: ApiServer, client: ApiClient, name: str
 ) -> None:

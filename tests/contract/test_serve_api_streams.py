@@ -95,17 +95,6 @@ def test_a_stream_without_a_message_is_an_arrow_stream_without_a_row(
     assert found.schema.names == ["offset", "tag", "value", "time"]
 
 
-def test_a_repeat_of_producer_and_sequence_changes_nothing(client: ApiClient, name: str) -> None:
-    path = messages_of(name, "?producer=p&sequence=1")
-    first = client.post(path, [{"value": "x"}, {"value": "y"}])
-    assert client.post(path, [{"value": "x"}, {"value": "y"}]).body == first.body
-    assert client.post(path, arrow(["", ""], [b"x", b"y"]), media=ARROW).body == first.body
-    reused = client.post(path, {"value": "z"})
-    assert (reused.status, reused.body["title"]) == (409, "ReusedSequence")
-    assert reused.body["facts"]["sequence"] == 1
-    assert values(client.get(messages_of(name))) == ["x", "y"]
-
-
 def test_writers_of_one_moment_get_offsets_of_their_own(api: ApiServer, name: str) -> None:
     def write(number: int) -> list[tuple[int, int, int]]:
         client = api.client()

@@ -76,29 +76,6 @@ def test_a_look_at_a_topic_that_is_not_there_does_not_create_it(
         assert "nowhere" not in hw.topics()
 
 
-def test_messages_go_to_the_partitions_of_their_tags_and_are_read_from_all(
-    client: ApiClient, path: str, stores: Stores
-) -> None:
-    written = write(client, path)
-    assert written["written"] == len(TAGS)
-    read = client.get(f"{path}/messages?count=1000").body
-    assert sorted(message["tag"] for message in read["messages"]) == sorted(TAGS)
-    with headwater.connect(stores.url("plain")) as hw:
-        topic = hw.topic(path.rpartition("/")[2])
-        for message in read["messages"]:
-            assert topic.partition_of(message["tag"]) == message["partition"]
-    assert {int(place): offsets["last"] for place, offsets in written["partitions"].items()} == {
-        place: last for place, last in enumerate(read["last"]) if last
-    }
-    again = client.post(
-        f"{path}/messages?producer=p&sequence=1", [{"tag": tag, "value": "once"} for tag in TAGS]
-    ).body
-    twice = client.post(
-        f"{path}/messages?producer=p&sequence=1", [{"tag": tag, "value": "once"} for tag in TAGS]
-    ).body
-    assert again == twice
-
-
 def test_a_topic_is_written_and_read_as_lines_and_as_arrow_as_it_is_as_json(
     client: ApiClient, path: str
 ) -> None:
