@@ -6,6 +6,7 @@ import asyncio
 import json
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 import headwater
 import headwater.aio
+from headwater.serve.api import tails
 from headwater.serve.batching import StreamWrites, TopicWrites
 from tests.support.api import ApiClient, ApiServer
 from tests.support.stores import Stores
@@ -189,6 +191,16 @@ def test_a_long_poll_waits_for_any_partition(api: ApiServer, client: ApiClient, 
         assert client.get("/healthz").status == 200
         client.post(f"{path}/messages", {"tag": "ride-9", "value": "x"})
         assert b'"tag":"ride-9"' in poll.recv(65536)
+
+
+def test_a_long_poll_waits_as_long_as_it_is_asked_to(
+    client: ApiClient, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "KEEP_ALIVE_MS", 50)
+    began = time.monotonic()
+    answer = client.get(f"{path}/messages?from=last&block_ms=600").body
+    assert answer["messages"] == []
+    assert time.monotonic() - began >= 0.6
 
 
 def test_a_tail_that_reconnects_anywhere_misses_nothing(

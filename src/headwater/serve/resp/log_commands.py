@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from headwater.doors.catalogue import GROUP, STREAM, TOPIC, TOPIC_GROUP
-from headwater.errors import UnknownStream, UnknownTopic
+from headwater.errors import UnknownStream
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
-from headwater.log.aio_stream import AsyncStream
+from headwater.log.aio_stream import AsyncLog, AsyncStream, Range
 from headwater.log.aio_topic import AsyncTopic
-from headwater.log.reading import partitions_of, read_runs
-from headwater.log.types import Message, TopicMessage
+from headwater.log.reading import read_runs
 from headwater.serve.resp.arguments import (
     Arguments,
     ReadOptions,
@@ -41,12 +40,12 @@ from headwater.serve.resp.replies import (
 # Commands of groups: TREAD with a group, TACK, TNACK, TEXTEND, TSEEK.
 
 
-async def read_group(
-    session: RespSession, stream: AsyncStream, options: ReadOptions
-) -> EncodedReply:
-    """Take messages as a member of a group; the offset is ignored."""
+async def _taken(
+    session: RespSession, source: AsyncStream | AsyncTopic[Any], options: ReadOptions
+) -> tuple[list[Any], tuple[int, int] | None]:
+    """Take messages as a member of a group; returns them, and the bounds that were asked for."""
     assert options.group is not None
-    group = stream.group(
+    group: Any = source.group(
         options.group,
         options.start,
         member=session.name or None,
@@ -54,41 +53,44 @@ async def read_group(
         dead_letters=options.dead_letters,
         ordered=options.ordered,
     )
-    bounds: list[int] = []
+    bounds: tuple[int, int] | None = None
 
-    async def read(block_ms: float) -> list[Message]:
-        if not options.with_info:
-            return await group.read(
-                options.count,
-                block_ms=block_ms,
-                ack_ms=options.retry_ms,
-                expire_ms=options.expire_ms,
-                max_bytes=LIST_BYTES,
-            )
+    async def read(block_ms: float) -> list[Any]:
+        nonlocal bounds
         found = await group.read(
             options.count,
             block_ms=block_ms,
             ack_ms=options.retry_ms,
             expire_ms=options.expire_ms,
-            with_info=True,
+            with_info=options.with_info,
             max_bytes=LIST_BYTES,
         )
-        bounds[:] = found.first, found.last
-        return found.messages
+        if options.with_info:
+            found, *edges = found
+            bounds = edges[0], edges[1]
+        messages: list[Any] = found
+        return messages
 
     if options.block_ms and options.count:
-        place = ("group", stream.name, options.group)
+        line = (type(source), options.stream, options.group)
         with session.may_wait():
-            messages = await session.door.waiting.in_turn(place, options.block_ms, read)
-        if options.with_info and not bounds:
+            messages = await session.door.waiting.in_turn(line, options.block_ms, read)
+        if options.with_info and bounds is None:
             # Its turn did not come in time.
             messages = await read(0)
     else:
         async with session.door.at_store:
             messages = await read(0)
-    info = (bounds[0], bounds[1]) if bounds else None
+    return messages, bounds
+
+
+async def read_group(
+    session: RespSession, stream: AsyncStream, options: ReadOptions
+) -> EncodedReply:
+    """Take messages as a member of a group; the offset is ignored."""
+    messages, bounds = await _taken(session, stream, options)
     form = MessageForm(session.protocol, options.with_attempt, options.with_headers)
-    return EncodedReply(encode_array(len(messages), spell_messages(messages, form), info))
+    return EncodedReply(encode_array(len(messages), spell_messages(messages, form), bounds))
 
 
 async def tinfo(session: RespSession, words: Words) -> dict[str, Any]:
@@ -137,17 +139,20 @@ def twrite(session: RespSession, words: Words) -> Write | Awaitable[int]:
     asked = write_options(words)
     if asked.alone:
         return Write(asked.name, asked.entries, asked.size)
-    return _write(session.door.writes.stream(asked.name), asked)
+    return _first(_written(session.door.writes.stream(asked.name), asked))
 
 
-async def _write(stream: AsyncStream, asked: WriteOptions) -> int:
-    written = await stream.write_many(
+async def _first(written: Awaitable[range]) -> int:
+    return (await written).start
+
+
+async def _written(target: AsyncLog[Any, Range, Any], asked: WriteOptions) -> Range:
+    return await target.write_many(
         asked.entries,
         backlog=asked.backlog,
         producer=asked.producer,
         sequence=asked.sequence,
     )
-    return written.start
 
 
 def tread(session: RespSession, words: Words) -> Awaitable[EncodedReply]:
@@ -236,10 +241,10 @@ STREAM_COMMANDS: Final = (
 
 async def known_topic(session: RespSession, name: str) -> AsyncTopic[Any]:
     """Return a topic; raises UnknownTopic for one that is not there."""
-    topic = session.door.client.topic(name)
-    if not await session.door.client.store.run(partitions_of(name)):
-        raise UnknownTopic(name)
-    return topic
+    client = session.door.client
+    assert TOPIC.check is not None
+    await client.store.run(TOPIC.check(name))
+    return client.topic(name)
 
 
 async def tpcreate(session: RespSession, words: Words) -> int:
@@ -253,56 +258,26 @@ async def tpwrite(session: RespSession, words: Words) -> list[Any]:
     if asked.alone:
         written = await session.door.topic_writes.write(asked.name, asked.entries, asked.size)
     else:
-        written = await session.door.client.topic(asked.name).write_many(
-            asked.entries,
-            backlog=asked.backlog,
-            producer=asked.producer,
-            sequence=asked.sequence,
-        )
+        written = await _written(session.door.client.topic(asked.name), asked)
     if len(words) == 4:
-        ((place, offsets),) = written.items()
-        return [place, offsets[0]]
-    return [[place, offsets[0], offsets[-1]] for place, offsets in sorted(written.items())]
+        ((partition, offsets),) = written.items()
+        return [partition, offsets[0]]
+    return [[partition, offsets[0], offsets[-1]] for partition, offsets in sorted(written.items())]
 
 
 async def tpread(session: RespSession, words: Words) -> list[list[Any]]:
     """TPREAD: take messages of any partition as a member of a group."""
     options = topic_read_options(words)
-    assert options.group is not None
     async with session.door.at_store:
         topic = await known_topic(session, options.stream)
-    group = topic.group(
-        options.group,
-        options.start,
-        member=session.name or None,
-        max_pending=options.max_pending,
-        dead_letters=options.dead_letters,
-        ordered=options.ordered,
-    )
-
-    async def read(block_ms: float) -> list[TopicMessage[Any]]:
-        return await group.read(
-            options.count,
-            block_ms=block_ms,
-            ack_ms=options.retry_ms,
-            expire_ms=options.expire_ms,
-            max_bytes=LIST_BYTES,
-        )
-
-    if options.block_ms and options.count:
-        place = ("topic", options.stream, options.group)
-        with session.may_wait():
-            found = await session.door.waiting.in_turn(place, options.block_ms, read)
-    else:
-        async with session.door.at_store:
-            found = await read(0)
+    messages, _ = await _taken(session, topic, options)
     rows: list[list[Any]] = []
-    for one in found:
-        row: list[Any] = [one.partition, one.offset, one.tag, one.value]
+    for message in messages:
+        row: list[Any] = [message.partition, message.offset, message.tag, message.value]
         if options.with_attempt:
-            row.append(one.attempt)
+            row.append(message.attempt)
         if options.with_headers:
-            row.append(dict(one.headers))
+            row.append(dict(message.headers))
         rows.append(row)
     return rows
 
