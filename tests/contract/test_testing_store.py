@@ -254,7 +254,7 @@ def read(name: str, block_ms: float) -> Operation[Any]:
 
 def member(name: str, block_ms: float) -> Operation[list[headwater.Message]]:
     group = GroupHandle(stream_of(name), "g", "m")
-    return grouping.read(group, 1, block_ms, None, None)
+    return (yield from grouping.read(group, 1, block_ms, None, None)).messages
 
 
 def consumer(name: str, block_ms: float) -> Operation[list[headwater.Delivery]]:
@@ -297,7 +297,7 @@ def test_blocked_members_are_served_in_turn(world: VirtualTime, name: str) -> No
     for place in (0, 1, 2):
         assert not waiting[place].done
         world.start(write(name, b"%d" % place))
-        assert values(waiting[place].result()) == [b"%d" % place]
+        assert values(waiting[place].result().messages) == [b"%d" % place]
 
 
 def test_a_member_of_a_topic_waits_for_all_its_partitions(world: VirtualTime, name: str) -> None:
@@ -307,7 +307,7 @@ def test_a_member_of_a_topic_waits_for_all_its_partitions(world: VirtualTime, na
     world.advance(LONG_MS - 1)
     assert not waiting.done
     world.start(topics.write(topic, "a tag", b"v", None))
-    assert values(waiting.result()) == [b"v"]
+    assert values(waiting.result().messages) == [b"v"]
 
 
 # ── What the drivers give ────────────────────────────────────────────────────────────────────

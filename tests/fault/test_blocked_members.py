@@ -87,7 +87,7 @@ def test_a_member_that_comes_late_but_in_time_has_what_it_was_handed(
 ) -> None:
     late = about_to_block(hw, name, ack_ms)
     hw.stream(name).write("t", b"v")
-    assert [(m.offset, m.attempt) for m in late.run()] == [(1, 1)]
+    assert [(m.offset, m.attempt) for m in late.run().messages] == [(1, 1)]
     let_pass(hw, BOX_GRACE_MS)
     assert take(hw.stream(name).group("g"), ack_ms) == []
 
@@ -100,7 +100,7 @@ def test_a_member_that_comes_too_late_finds_nothing(
     hw.stream(name).write("t", b"v")
     group = hw.stream(name).group("g", member="other")
     assert take(group, ack_ms, block_ms=20_000) == [(1, 1)]
-    assert late.run() == []
+    assert late.run().messages == []
     assert take(group, ack_ms) == []
 
 
@@ -135,7 +135,7 @@ def test_ranges_that_come_due_in_one_node_are_each_delivered_once(
         group.read(5, ack_ms=LONG_MS)
     late = about_to_block_when_all_is_read(hw, name, group)
     group.nack(*((first, first + 2) for first in range(1, 100, 10)))
-    found = [message.offset for message in late.run()]
+    found = [message.offset for message in late.run().messages]
     assert found == sorted(set(found))
     assert found == [1, 2, 3, 11, 12, 13, 21, 22, 23, 31]
 

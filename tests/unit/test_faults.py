@@ -475,8 +475,8 @@ def test_what_a_read_took_reaches_its_caller_even_when_letters_cannot_be_buried(
     entry = [b"0-1", [b"k", b"t", b"v", b"v", b"t", b"5"]]
     reply = {"hw_group_read": [[1, 1, 1], [], [entry], b"1", 0, 1, -1, 1, b"", 0]}
     for fault in (GONE, UnreadableNode("it is broken")):
-        (message,) = finish(grouping.read(group, 1, None, 1000, None), reply, fault)
-        assert message.value == b"v"
+        taken = finish(grouping.read(group, 1, None, 1000, None), reply, fault)
+        assert taken.messages[0].value == b"v"
 
 
 # ── Which server has a key: learned, and corrected by redirections ───────────────────────────────

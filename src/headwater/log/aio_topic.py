@@ -117,8 +117,8 @@ class AsyncTopicGroup(
         super().__init__(store, handle)
         self._handle = handle
         self._read = topics.read
-        self._read_with_info = topics.read_with_info
         self._decoded = handle.topic.decoded
+        self._bounded = TopicWithInfo
         self.topic = handle.topic.name
 
     def __repr__(self) -> str:

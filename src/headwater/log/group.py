@@ -39,9 +39,9 @@ class AnyGroup(Generic[M, Bounded, Given]):
     """
 
     _handle: GroupHandle | TopicGroupHandle
-    _read: Callable[..., Operation[list[Any]]]
-    _read_with_info: Callable[..., Operation[Any]]
+    _read: Callable[..., Operation[Any]]
     _decoded: Callable[[list[Any]], list[M]]
+    _bounded: Callable[..., Bounded]
 
     def __init__(self, store: Store, handle: GroupHandle | TopicGroupHandle) -> None:
         self._store = store
@@ -90,12 +90,13 @@ class AnyGroup(Generic[M, Bounded, Given]):
         also the first and last offset that the stream, or each partition, holds. The read takes no
         more once its messages have ``max_bytes``: it returns fewer, one at least.
         """
-        asked = self._handle, count, block_ms, ack_ms, expire_ms, max_bytes
-        if with_info:
-            known = self._run(self._read_with_info(*asked))
-            bounded: Bounded = known._replace(messages=self._decoded(known.messages))
-            return bounded
-        return self._decoded(self._run(self._read(*asked)))
+        taken = self._run(
+            self._read(
+                self._handle, count, block_ms, ack_ms, expire_ms, max_bytes, with_info=with_info
+            )
+        )
+        messages = self._decoded(taken.messages)
+        return self._bounded(messages, taken.first, taken.last) if with_info else messages
 
     @operation(Scope.WRITE, "acked", says="acknowledged {acked:pending message}")
     def ack(self, *offsets: Given) -> int:
@@ -203,8 +204,8 @@ class Group(AnyGroup[Message[D], WithInfo[Message[D]], GivenOffsets], Generic[D]
         super().__init__(store, handle)
         self._handle = handle
         self._read = grouping.read
-        self._read_with_info = grouping.read_with_info
         self._decoded = handle.stream.decoded
+        self._bounded = WithInfo
         self.stream = handle.stream.name
 
     def __repr__(self) -> str:

@@ -33,7 +33,7 @@ from headwater.log.node import Run, missing, open_entries, open_runs
 from headwater.log.reading import extent, fetch, fetch_part, offset_at
 from headwater.log.replies import ClaimedRange, GroupReadReply, record
 from headwater.log.settling import ranges_of
-from headwater.log.types import GroupInfo, Message, WithInfo
+from headwater.log.types import GroupInfo, Message
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 from headwater.store.faults import Refusal
 
@@ -190,6 +190,9 @@ class GroupRead(NamedTuple):
     first: int = 0
 
 
+NOTHING_TAKEN = GroupRead([], 0, -1)
+
+
 def read(
     group: GroupHandle,
     count: int,
@@ -197,53 +200,36 @@ def read(
     ack_ms: Duration | None,
     expire_ms: Duration | None,
     max_bytes: int | None = None,
-) -> Operation[list[Message]]:
+    *,
+    with_info: bool = False,
+) -> Operation[GroupRead]:
     """Take up to ``count`` messages that no other member has, no more once they have ``max_bytes``.
 
     With ``ack_ms`` they must be acknowledged, or they are redelivered after that time;
     ``expire_ms`` after the first delivery they are given up. Without it, there is nothing to
-    acknowledge.
+    acknowledge. ``with_info`` returns the bounds of the stream, too, as the same reply gave them; a
+    member that was blocked is woken by a writer, and asks for the bounds then.
     """
     check_count(count)
     terms = Terms.of(ack_ms, expire_ms, max_bytes)
     check_terms(group.options, count, terms.ack_ms)
     patience = check_block(block_ms) if count else 0
-    if not patience:
-        return (yield from read_now(group, count, terms)).messages
+    taken = NOTHING_TAKEN
+    if with_info or not patience:
+        taken = yield from read_now(group, count, terms, with_info=with_info)
+        if taken.messages or not patience:
+            return taken
     name = yield from group.take_waiter()
     messages = yield from _wait_for_messages(group, count, patience, terms, name)
     # Not reached when the wait was cancelled: then messages may still arrive for this waiter.
     group.waiters.append(name)
-    return messages
-
-
-def read_with_info(
-    group: GroupHandle,
-    count: int,
-    block_ms: Duration | float | None,
-    ack_ms: Duration | None,
-    expire_ms: Duration | None,
-    max_bytes: int | None = None,
-) -> Operation[WithInfo[Message]]:
-    """Do as read does, and return the bounds of the stream, too, as the same reply gave them.
-
-    A member that was blocked is woken by a writer, and asks for the bounds then.
-    """
-    check_count(count)
-    patience = check_block(block_ms)
-    terms = Terms.of(ack_ms, expire_ms, max_bytes)
-    check_terms(group.options, count, terms.ack_ms)
-    taken = yield from read_now(group, count, terms, with_info=True)
-    found = WithInfo(taken.messages, taken.first, taken.last)
-    if found.messages or not count or not patience:
-        return found
-    woken = yield from read(group, count, patience, ack_ms, expire_ms, max_bytes)
-    found = found._replace(messages=woken)
+    taken = taken._replace(messages=messages)
     # What this read took must reach its caller.
     with contextlib.suppress(StoreError):
-        bounds = yield from extent(group.stream.name)
-        found = found._replace(first=bounds.first, last=bounds.last)
-    return found
+        if with_info:
+            bounds = yield from extent(group.stream.name)
+            taken = taken._replace(first=bounds.first, last=bounds.last)
+    return taken
 
 
 def _wait_for_messages(

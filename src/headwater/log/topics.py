@@ -63,7 +63,6 @@ from headwater.log.types import (
     Redriven,
     TopicDeadLetter,
     TopicMessage,
-    TopicWithInfo,
 )
 from headwater.store.call import Call, Clock, Operation, Pace, Wait
 from headwater.store.letters import LetterPage, no_place
@@ -527,13 +526,26 @@ def list_dead(
 TURN_MS = 20
 
 
-class _TopicRead(NamedTuple):
-    """What was taken from partitions, where each ended, and when the next message is due."""
+class TopicRead(NamedTuple):
+    """What was taken from partitions, where each ended, and when the next message is due.
+
+    ``bounds`` are the first and last offset of partitions, if they were asked for.
+    """
 
     messages: list[TopicMessage]
     news: list[tuple[StreamHandle, int]]
     due_ms: int
     bounds: dict[int, tuple[int, int]]
+
+    @property
+    def first(self) -> dict[int, int]:
+        """The first offset of each partition."""
+        return {partition: first for partition, (first, _) in sorted(self.bounds.items())}
+
+    @property
+    def last(self) -> dict[int, int]:
+        """The last offset of each partition."""
+        return {partition: last for partition, (_, last) in sorted(self.bounds.items())}
 
 
 def read(
@@ -543,54 +555,38 @@ def read(
     ack_ms: Duration | None,
     expire_ms: Duration | None,
     max_bytes: int | None = None,
-) -> Operation[list[TopicMessage]]:
-    """Take up to ``count`` messages from all partitions, beginning with another one each time."""
-    terms = Terms.of(ack_ms, expire_ms, max_bytes)
-    return (yield from _read_until(group, count, block_ms, terms, with_info=False)).messages
+    *,
+    with_info: bool = False,
+) -> Operation[TopicRead]:
+    """Take up to ``count`` messages from all partitions, beginning with another one each time.
 
-
-def read_with_info(
-    group: TopicGroupHandle,
-    count: int,
-    block_ms: Duration | float | None,
-    ack_ms: Duration | None,
-    expire_ms: Duration | None,
-    max_bytes: int | None = None,
-) -> Operation[TopicWithInfo[TopicMessage]]:
-    """Do as read does, and return the bounds of each partition, as its reply gave them.
-
-    Partitions that the read did not need are asked for their bounds at the end.
+    ``with_info`` returns the bounds of each partition, too, as its reply gave them. Partitions that
+    the read did not need are asked for their bounds at the end.
     """
+    check_count(count)
     terms = Terms.of(ack_ms, expire_ms, max_bytes)
-    found = yield from _read_until(group, count, block_ms, terms, with_info=True)
-    members, bounds = (yield from group.open()), found.bounds
-    unread = [partition for partition in range(len(members)) if partition not in bounds]
+    grouping.check_terms(group.options, count, terms.ack_ms)
+    patience = check_block(block_ms) if count else 0
+    taken = yield from _read_until(group, count, patience, terms, with_info=with_info)
     # What this read took must reach its caller.
     with contextlib.suppress(StoreError):
-        for partition, one in zip(
-            unread,
-            (yield from together([extent(members[n].stream.name) for n in unread])),
-            strict=True,
-        ):
-            bounds[partition] = one.first, one.last
-    return TopicWithInfo(
-        found.messages,
-        {partition: first for partition, (first, _) in sorted(bounds.items())},
-        {partition: last for partition, (_, last) in sorted(bounds.items())},
-    )
+        if with_info:
+            yield from _complete_bounds((yield from group.open()), taken.bounds)
+    return taken
+
+
+def _complete_bounds(
+    members: list[GroupHandle], bounds: dict[int, tuple[int, int]]
+) -> Operation[None]:
+    """Add the bounds of partitions that are not known yet, by one round trip for all."""
+    unread = [partition for partition in range(len(members)) if partition not in bounds]
+    extents = yield from together([extent(members[n].stream.name) for n in unread])
+    bounds |= {n: (one.first, one.last) for n, one in zip(unread, extents, strict=True)}
 
 
 def _read_until(
-    group: TopicGroupHandle,
-    count: int,
-    block_ms: Duration | float | None,
-    terms: Terms,
-    *,
-    with_info: bool,
-) -> Operation[_TopicRead]:
-    check_count(count)
-    grouping.check_terms(group.options, count, terms.ack_ms)
-    patience = check_block(block_ms) if count else 0
+    group: TopicGroupHandle, count: int, patience: float, terms: Terms, *, with_info: bool
+) -> Operation[TopicRead]:
     deadline = (yield Clock()) + patience
     woken: list[Any] | None = None
     while True:
@@ -620,7 +616,7 @@ def _complete(news: list[tuple[StreamHandle, int]], woken: list[Any]) -> Operati
 
 def _read_partitions(
     group: TopicGroupHandle, count: int, terms: Terms, with_info: bool
-) -> Operation[_TopicRead]:
+) -> Operation[TopicRead]:
     members = yield from group.open()
     group.turn = (group.turn + 1) % len(members)
     messages: list[TopicMessage] = []
@@ -628,30 +624,30 @@ def _read_partitions(
     bounds: dict[int, tuple[int, int]] = {}
     due_ms = -1
     room = terms.max_bytes
-    for place in (*range(group.turn, len(members)), *range(group.turn)):
+    for partition in (*range(group.turn, len(members)), *range(group.turn)):
         left = count - len(messages) if room > 0 else 0
         try:
             taken = yield from grouping.read_now(
-                members[place], left, terms._replace(max_bytes=room), with_info=with_info
+                members[partition], left, terms._replace(max_bytes=room), with_info=with_info
             )
         except HeadwaterError as error:
             if messages:
                 # What this read took in other partitions must reach its caller.
-                return _TopicRead(messages, news, -1, bounds)
-            error.partition = place
+                return TopicRead(messages, news, -1, bounds)
+            error.partition = partition
             raise
-        messages += in_partition(place, taken.messages)
+        messages += in_partition(partition, taken.messages)
         room -= bytes_of(taken.messages)
-        news.append((members[place].stream, taken.last))
+        news.append((members[partition].stream, taken.last))
         if with_info:
-            bounds[place] = taken.first, taken.last
+            bounds[partition] = taken.first, taken.last
         if taken.due_ms >= 0:
             due_ms = taken.due_ms if due_ms < 0 else min(due_ms, taken.due_ms)
-        members[place].begun = True
+        members[partition].begun = True
         # The first read reaches every partition: from then on the group exists in all of them.
         if (len(messages) >= count or room <= 0) and all(one.begun for one in members):
             break
-    return _TopicRead(messages, news, due_ms, bounds)
+    return TopicRead(messages, news, due_ms, bounds)
 
 
 def _wait_for(news: list[tuple[StreamHandle, int]], ms: int) -> Wait:
