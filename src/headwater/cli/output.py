@@ -459,7 +459,7 @@ def show_items(items: list[QueueItem], as_json: bool, time: str, nothing: str) -
 def _live(facts: GroupInfo) -> int:
     from headwater.views.overview import live_members
 
-    return len(live_members(facts, int(time.time() * 1000)))
+    return len(live_members(facts, now_ms=int(time.time() * 1000)))
 
 
 NO_GROUPS = "no groups: a group is created by its first read"

@@ -20,7 +20,7 @@ from headwater.log import dead_letters
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.metrics.alarms import About, Alarm, AlarmFacts, LetterErrors, StoreFacts, alarms_of
 from headwater.metrics.exposition import Page, label_text
-from headwater.metrics.sweeps import CatchingUp, StoreSample, StoreWatch
+from headwater.metrics.sweeps import Answers, CatchingUp, StoreSample, StoreWatch
 from headwater.store.presence import SeenProcess, all_notes, keep_notes
 from headwater.timed.operating import TimedJobInfo, infos_of
 from headwater.timed.states import PREFIX
@@ -140,7 +140,7 @@ class AlarmWatch:
         self._ask_outbox = outbox
         self._farm = farm
         self._progress = CatchingUp()
-        self._status: tuple[float, Status | None] = (-float("inf"), None)
+        self._answers = Answers(watch.clock)
         self._processes: list[SeenProcess] = []
         self._jobs: dict[str, tuple[int, TimedJobInfo | None]] = {}
         self._jobs_at = self._errors_at = self._farm_at = -float("inf")
@@ -184,15 +184,14 @@ class AlarmWatch:
 
     async def outbox(self) -> Status | None:
         """Return how the outbox stands; None without one, and when it does not answer."""
-        asked_at, status = self._status
-        if self._ask_outbox is not None and self._watch.clock() - asked_at > _OUTBOX_S:
-            try:
-                status = await self._ask_outbox()
-            except HeadwaterError as error:
-                log.warning("alarms are without the outbox: %s", error)
-                status = None
-            self._status = (self._watch.clock(), status)
-        return status
+        return await self._answers.get("outbox", _OUTBOX_S, self._renewed_outbox)
+
+    async def _renewed_outbox(self) -> Status | None:
+        try:
+            return None if self._ask_outbox is None else await self._ask_outbox()
+        except HeadwaterError as error:
+            log.warning("alarms are without the outbox: %s", error)
+            return None
 
     async def processes(self) -> list[SeenProcess]:
         """Return the processes that report themselves; those known last if the store is away."""

@@ -7,13 +7,14 @@ everybody shares and of a few facts that are asked for now and then, however man
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from headwater.errors import HeadwaterError
 from headwater.log.types import GroupInfo, StreamInfo
-from headwater.metrics.sweeps import CatchingUp, StoreSample, StoreWatch
+from headwater.metrics.sweeps import Answers, CatchingUp, StoreSample, StoreWatch
 from headwater.outbox.consumer_letters import letters_stream
 from headwater.queue.types import QueueStats
 from headwater.store.doctor import DoctorReport, PastChecks, examine, past_checks
@@ -66,41 +67,35 @@ class StoreFacts:
     def __init__(self, watch: StoreWatch, store_url: str | None) -> None:
         self._watch = watch
         self._url = store_url
-        self._servers: tuple[float, ServerFacts | None] = (-float("inf"), None)
-        self._processes: tuple[float, list[SeenProcess]] = (-float("inf"), [])
-        self._checks: tuple[float, PastChecks] = (-float("inf"), PastChecks(None, None))
+        self._servers: ServerFacts | None = None
+        self._answers = Answers(watch.clock)
         self._examined_at = -float("inf")
         self._report: DoctorReport | None = None
         self._examining: asyncio.Task[None] | None = None
 
     async def servers(self) -> ServerFacts | None:
         """Return what the servers say of themselves; None when they do not answer."""
-        asked_at, facts = self._servers
-        if self._watch.clock() - asked_at > _FRESH_S:
-            try:
-                facts = await self._ask()
-            except (HeadwaterError, TimeoutError):
-                facts = None
-            if _promised(facts) != _promised(self._servers[1]):
-                self._examined_at = -float("inf")
-            self._servers = (self._watch.clock(), facts)
+        return await self._answers.get("servers", _FRESH_S, self._renewed)
+
+    async def _renewed(self) -> ServerFacts | None:
+        try:
+            facts = await self._ask()
+        except (HeadwaterError, TimeoutError):
+            facts = None
+        if _promised(facts) != _promised(self._servers):
+            self._examined_at = -float("inf")
+        self._servers = facts
         return facts
 
     async def processes(self) -> list[SeenProcess]:
         """Return the processes that report themselves to the store."""
-        asked_at, found = self._processes
-        if self._watch.clock() - asked_at > _SEEN_S:
-            found = await self._watch.hw.store.run(all_processes())
-            self._processes = (self._watch.clock(), found)
-        return found
+        run = self._watch.hw.store.run
+        return await self._answers.get("processes", _SEEN_S, lambda: run(all_processes()))
 
     async def past_checks(self) -> PastChecks:
         """Return the last verify and the last scrub that are noted in the store."""
-        asked_at, found = self._checks
-        if self._watch.clock() - asked_at > _CHECKED_S:
-            found = await self._watch.hw.store.run(past_checks())
-            self._checks = (self._watch.clock(), found)
-        return found
+        run = self._watch.hw.store.run
+        return await self._answers.get("checks", _CHECKED_S, lambda: run(past_checks()))
 
     def report(self) -> DoctorReport | None:
         """Return what the doctor found last; None until the first examination is over.
@@ -148,16 +143,12 @@ class StoreFacts:
             slow = await self._watch.command("SLOWLOG", "GET", _SLOW_CALLS)
         except HeadwaterError:
             return None  # a managed server does not show it
-        return max(map(_slow_call, _flat(slow)), default=None)
+        return max(map(_slow_call, itertools.chain.from_iterable(slow)), default=None)
 
 
 def _promised(facts: ServerFacts | None) -> tuple[object, ...] | None:
     """Return the facts that decide whether messages can be lost."""
     return None if facts is None else (facts.version, facts.fsync, facts.replicas)
-
-
-def _flat(replies: Iterable[list[list[object]]]) -> list[list[object]]:
-    return [entry for reply in replies for entry in reply]
 
 
 def _slow_call(entry: list[object]) -> LongestCall:

@@ -22,7 +22,7 @@ import msgspec
 from headwater.aio_client import AsyncHeadwater
 from headwater.errors import HeadwaterError
 from headwater.kernel.inputs import check_int
-from headwater.metrics.sweeps import StoreSample, StoreWatch
+from headwater.metrics.sweeps import Answers, StoreSample, StoreWatch
 from headwater.store.call import Call, Operation
 from headwater.views.streams import lag_of
 
@@ -193,22 +193,17 @@ def _bridged(points: list[Point | None], most: int) -> list[Point | None]:
     return filled
 
 
-_Asked: TypeAlias = "tuple[tuple[Series, ...], int, int | None]"
-
 # An answer this young is given again.
 _FRESH_S: Final = 2.0
 _KEPT_FRESH_S: Final = 10.0
-_MOST_ANSWERS: Final = 64
 
 
 class CachedHistory:
     """Reads the history, at most once in two seconds for any number of pages that ask the same."""
 
     def __init__(self, hw: AsyncHeadwater, clock: Callable[[], float] = time.monotonic) -> None:
-        self._hw = hw
-        self._clock = clock
-        self._answers: dict[_Asked, tuple[float, SpacedPoints]] = {}
-        self._kept: tuple[float, KeptHistory] | None = None
+        self._run = hw.store.run
+        self._answers = Answers(clock)
 
     async def points(
         self,
@@ -219,21 +214,13 @@ class CachedHistory:
     ) -> SpacedPoints:
         """Return the points of some series up to now, or up to ``fresh_s`` before."""
         asked = (tuple(series), step_s, span_s)
-        found = self._answers.get(asked)
-        if found is None or self._clock() - found[0] > fresh_s:
-            points = await self._hw.store.run(read_points(series, step_s, span_s))
-            found = (self._clock(), points)
-            self._answers.pop(asked, None)
-            self._answers[asked] = found
-            while len(self._answers) > _MOST_ANSWERS:
-                del self._answers[next(iter(self._answers))]
-        return found[1]
+        return await self._answers.get(
+            asked, fresh_s, lambda: self._run(read_points(series, step_s, span_s))
+        )
 
     async def kept(self) -> KeptHistory:
         """Return what is kept, and how much space it takes."""
-        if self._kept is None or self._clock() - self._kept[0] > _KEPT_FRESH_S:
-            self._kept = (self._clock(), await self._hw.store.run(kept_history()))
-        return self._kept[1]
+        return await self._answers.get((), _KEPT_FRESH_S, lambda: self._run(kept_history()))
 
 
 # Any number of processes may try: the one that holds the pen writes, the others check whether it

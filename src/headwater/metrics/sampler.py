@@ -66,7 +66,7 @@ def add_group(page: Page, store: str, stream: str, info: GroupInfo, now_ms: int)
         group_expired_total=info.expired,
         group_dead_messages=info.dead,
         group_missed_messages_total=info.missed,
-        group_members=len(live_members(info, now_ms)),
+        group_members=len(live_members(info, now_ms=now_ms)),
         group_waiting_members=info.waiting,
     )
 

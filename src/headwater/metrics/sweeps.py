@@ -14,7 +14,8 @@ import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 import redis
 
@@ -116,6 +117,28 @@ def _thinned(now_ms: int, lasts: list[int], times: list[int]) -> tuple[list[int]
 log = logging.getLogger("headwater.metrics")
 
 T = TypeVar("T")
+# So many different answers are remembered.
+_MOST_ANSWERS: Final = 64
+
+
+class Answers:
+    """Answers of a store that serve everybody who asks the same for a while."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._known: dict[Any, tuple[float, Any]] = {}
+
+    async def get(self, asked: Any, fresh_s: float, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer to what is asked, which is at most so old; asks where there is none."""
+        if (found := self._known.get(asked)) is None or self._clock() - found[0] > fresh_s:
+            found = (self._clock(), await ask())
+            self._known.pop(asked, None)
+            self._known[asked] = found
+            while len(self._known) > _MOST_ANSWERS:
+                del self._known[next(iter(self._known))]
+        answer: T = found[1]
+        return answer
+
 
 # The store is sampled in the background as long as there was a request within this time.
 ASKED_S: Final = 120.0
@@ -168,9 +191,7 @@ class StoreWatch:
         self._asked: dict[float, float] = {}
         self._sampling: asyncio.Task[None] | None = None
         self._sampled = asyncio.Event()
-        self._names: tuple[float, list[str], list[str]] = (-float("inf"), [], [])
-        self._channels: tuple[float, list[ChannelStats]] = (-float("inf"), [])
-        self._queries: tuple[float, list[QueryStatus]] = (-float("inf"), [])
+        self._seldom = Answers(clock)
 
     async def newest(self, every_s: float) -> StoreSample:
         """Return the newest sample, whole or not; it is refreshed this often from now on."""
@@ -257,7 +278,9 @@ class StoreWatch:
         return sample
 
     async def _look_at_objects(self, sample: StoreSample, *, gently: bool) -> None:
-        streams, queues = await self._known_names(gently=gently)
+        # Names may be some seconds old: who asks once in a while gets them as they are.
+        fresh_s = min(_SELDOM_S, 10 * min(self._asked, default=_SELDOM_S)) if gently else -1.0
+        streams, queues = await self._seldom.get("names", fresh_s, self._names)
         at_once = 1 if gently else _SIDE_BY_SIDE
         for pairs in _sliced(_paired(streams, queues), at_once):
             asked = [self._ask(self._look(*pair), gently=gently) for pair in pairs]
@@ -266,8 +289,14 @@ class StoreWatch:
                 sample.groups += found.groups
                 sample.queues += found.queues
                 sample.now_ms = found.now_ms
-        sample.channels = await self._known_channels(gently=gently)
-        sample.queries = await self._known_queries(gently=gently)
+        sample.channels = await self._seldom.get(
+            "channels",
+            fresh_s,
+            lambda: self._ask(overview.all_channels(apart=self._is_apart), gently=gently),
+        )
+        sample.queries = await self._seldom.get(
+            "queries", fresh_s, lambda: self._ask(query_statuses(), gently=gently)
+        )
         # Where objects are apart, or there is none, no reply says what time it is.
         sample.now_ms = sample.now_ms or await self._now_ms()
         sample.streams, sample.groups = self._lag_clock.measured(
@@ -278,38 +307,14 @@ class StoreWatch:
         look = overview.look_apart if self._is_apart else overview.look_together
         return look(streams, queues)
 
-    async def _known_names(self, *, gently: bool) -> tuple[list[str], list[str]]:
-        listed_at, streams, queues = self._names
-        if not gently or self.clock() - listed_at > self._seldom_s:
-            async with asyncio.timeout(_PATIENCE_S):
-                streams, queues = await self.hw.streams(), await self.hw.queues()
-            self._names = (self.clock(), streams, queues)
-        return streams, queues
-
-    async def _known_channels(self, *, gently: bool) -> list[ChannelStats]:
-        seen_at, channels = self._channels
-        if not gently or self.clock() - seen_at > self._seldom_s:
-            look = overview.all_channels(apart=self._is_apart)
-            channels = await self._ask(look, gently=gently)
-            self._channels = (self.clock(), channels)
-        return channels
-
-    async def _known_queries(self, *, gently: bool) -> list[QueryStatus]:
-        seen_at, queries = self._queries
-        if not gently or self.clock() - seen_at > self._seldom_s:
-            queries = await self._ask(query_statuses(), gently=gently)
-            self._queries = (self.clock(), queries)
-        return queries
+    async def _names(self) -> tuple[list[str], list[str]]:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await self.hw.streams(), await self.hw.queues()
 
     @property
     def _is_apart(self) -> bool:
         """Whether objects may be on different servers, so that no call is about two of them."""
         return self.hw.store.kind == "cluster"
-
-    @property
-    def _seldom_s(self) -> float:
-        """How old names may be: who asks once in a while gets them as they are."""
-        return min(_SELDOM_S, 10 * min(self._asked, default=_SELDOM_S))
 
     async def _ask(self, operation: Operation[T], *, gently: bool) -> T:
         """Ask for some objects, and then let the store serve others."""
@@ -488,11 +493,8 @@ def _span(seconds: float) -> str:
     return f"{max(seconds, 1):.0f} s"
 
 
-_Asked: TypeAlias = tuple[str, Retention, int]
-
 # An answer this young is given again.
 _FRESH_S: Final = 5.0
-_MOST_ANSWERS: Final = 64
 
 
 class Passed(NamedTuple):
@@ -522,26 +524,16 @@ class RetentionForecasts:
 
     def __init__(self, hw: AsyncHeadwater, clock: Callable[[], float] = time.monotonic) -> None:
         self._hw = hw
-        self._clock = clock
-        self._answers: dict[_Asked, tuple[float, RetentionPreview]] = {}
+        self._answers = Answers(clock)
 
     async def of(self, info: StreamInfo, groups: Iterable[GroupInfo]) -> RetentionForecast | None:
         """Return the forecast of a stream, of which these groups are known; None without limits."""
         if info.retention == Retention(max_idle_ms=info.retention.max_idle_ms):
             return None
-        return forecast(info, await self._preview(info), groups, int(time.time() * 1000))
-
-    async def _preview(self, info: StreamInfo) -> RetentionPreview:
+        call = partial(preview, stream_key(info.name), info.retention, most_calls=1)
         asked = (info.name, info.retention, info.first)
-        found = self._answers.get(asked)
-        if found is None or self._clock() - found[0] > _FRESH_S:
-            call = preview(stream_key(info.name), info.retention, most_calls=1)
-            found = (self._clock(), await self._hw.store.run(call))
-            self._answers.pop(asked, None)
-            self._answers[asked] = found
-            while len(self._answers) > _MOST_ANSWERS:
-                del self._answers[next(iter(self._answers))]
-        return found[1]
+        seen = await self._answers.get(asked, _FRESH_S, lambda: self._hw.store.run(call()))
+        return forecast(info, seen, groups, int(time.time() * 1000))
 
 
 def forecast(

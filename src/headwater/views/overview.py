@@ -1,10 +1,9 @@
 """Everything in a store at a glance: streams, topics, groups and their members.
 
-Either client runs them: ``hw.store.run(overview())``, ``await hw.store.run(overview())``. A
-thousand objects of one kind cost as many round trips as one, on a cluster too. Nothing is changed,
-and no two objects are seen at the same moment. A group, topic or channel that is removed meanwhile
-is left out; a stream or queue is shown as an empty one. An object that is broken is left out, and
-logged.
+Either client runs them: ``hw.store.run(all_streams())``. A thousand objects of a kind cost as many
+round trips as one, on a cluster too. Nothing is changed, and no two objects are seen at the same
+moment. A group, topic or channel that is removed meanwhile is left out; a stream or queue is shown
+as an empty one. An object that is broken is left out, and logged.
 """
 
 from __future__ import annotations
@@ -33,10 +32,6 @@ from headwater.queue.replies import stats_of
 from headwater.queue.types import QueueStats
 from headwater.store.call import Call, Operation
 from headwater.store.many import sound
-from headwater.views.icks import ChannelView
-from headwater.views.queues import QueueView
-from headwater.views.record import View
-from headwater.views.streams import GroupView, StreamView, TopicView
 
 
 def life_in_group(
@@ -109,31 +104,14 @@ class TopicStreams(NamedTuple):
     partitions: list[StreamInfo]
 
 
-class Overview(NamedTuple):
-    """Everything that is in a store, each list sorted by name."""
-
-    streams: list[StreamInfo]
-    groups: list[StreamGroup]
-    topics: list[TopicStreams]
-    queues: list[QueueStats]
-    channels: list[ChannelStats]
-
-
-def live_members(group: GroupInfo, now_ms: int) -> set[str]:
-    """Return the members of a group that have read in the last minute: who is gone is not one."""
-    return {member for member, seen_ms in group.members.items() if now_ms - seen_ms <= _LIVE_MS}
-
-
-def overview() -> Operation[Overview]:
-    """Return everything that is in the store."""
-    streams = yield from all_streams()
-    return Overview(
-        streams=streams,
-        groups=(yield from groups_of(streams)),
-        topics=(yield from all_topics()),
-        queues=(yield from all_queues()),
-        channels=(yield from all_channels()),
-    )
+def live_members(*groups: GroupInfo, now_ms: int) -> set[str]:
+    """Return the members of groups that have read in the last minute: who is gone is not one."""
+    return {
+        member
+        for group in groups
+        for member, seen_ms in group.members.items()
+        if now_ms - seen_ms <= _LIVE_MS
+    }
 
 
 def all_streams() -> Operation[list[StreamInfo]]:
@@ -261,24 +239,3 @@ def some_channels(names: Iterable[str], *, apart: bool = True) -> Operation[list
     except BrokenObject:
         found = yield from sound(map(channel_stats, handles))
     return [facts for facts in found if facts is not None]
-
-
-class OverviewView(View, frozen=True, kw_only=True):
-    """Everything that is in a store."""
-
-    streams: list[StreamView]  # type: ignore[valid-type]  # mirror makes these at run time
-    groups: list[GroupView]  # type: ignore[valid-type]
-    topics: list[TopicView]
-    queues: list[QueueView]  # type: ignore[valid-type]
-    channels: list[ChannelView]
-
-    @classmethod
-    def of(cls, found: Overview) -> OverviewView:
-        """Return the view of an overview."""
-        return cls(
-            streams=[StreamView.of(stream) for stream in found.streams],
-            groups=[GroupView.of(row.group, stream=row.stream) for row in found.groups],
-            topics=[TopicView.of(*topic) for topic in found.topics],
-            queues=[QueueView.of(queue) for queue in found.queues],
-            channels=[ChannelView.of(channel) for channel in found.channels],
-        )

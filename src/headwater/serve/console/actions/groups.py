@@ -89,7 +89,7 @@ async def _until_level(call: PageCall, stream: str, group: str, left: int) -> st
 async def group_state(call: PageCall, stream: str, group: str) -> Bill:
     """Pause or resume a group."""
     facts = await call.hw.stream(stream).group(group).info()
-    live = len(live_members(facts, int(time.time() * 1000)))
+    live = len(live_members(facts, now_ms=int(time.time() * 1000)))
     effect = (
         "Members get messages again, waiting ones at once."
         if facts.paused

@@ -157,7 +157,8 @@ def _rows(sample: StoreSample) -> Iterator[Lagging]:
     points = {series: point for series, _, _, point in counted(sample)}
     for stream, group in sample.groups:
         series: Series = ("group", stream, group.name)
-        link, members = group_link(stream, group.name), len(live_members(group, sample.now_ms))
+        link = group_link(stream, group.name)
+        members = len(live_members(group, now_ms=sample.now_ms))
         point = points[series]
         yield Lagging(series, "group", group.name, (stream,), link, point, group.dead, members)
     given_up = {(one.stream, one.consumer): one.dead for one in consumer_letters(sample)}

@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import time
 from collections.abc import AsyncGenerator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -351,19 +351,11 @@ async def show_stream_replay(call: PageCall) -> Context:
     info = await opened(call)
     first = call.number("first", max(info.first, 1)) or 1
     last = call.number("last", info.last) or info.last
-    path = f"{call.address}/v1/streams/{path_part(info.name)}/messages?from={first}"
-    count = max(last - first + 1, 1)
-    ask = f"accept: {NDJSON}"
-    read = ("stream", "read", info.name, "--offset", first, "--count", count, "--json")
     return (await frame(call, info, "Replay")) | {
         "first": first,
         "last": last,
         "replays": await call.served.jobs.replays.known(call.grant, info.name),
-        "export": [
-            ("CLI", cli_words(*read)),
-            ("curl", shlex.join(["curl", "-H", ask, f"{path}&count={count}"])),
-            ("Python", f"hw.stream({info.name!r}).read({first}, {count})"),
-        ],
+        "export": _reading(call, first, max(last - first + 1, 1), lines=True),
     }
 
 
@@ -407,6 +399,9 @@ async def _events(call: PageCall, at: int) -> AsyncGenerator[bytes, None]:
         yield ALIVE
 
 
+# Words, and how something is spelled in what they name.
+Forms: TypeAlias = list[tuple[str, str]]
+
 _WORDS: Final = {"consumer": "SQL consumer", "query": "Spark query"}
 
 
@@ -416,6 +411,7 @@ async def show_message(call: PageCall) -> Context:
     stream, given = call.names
     info = await opened(call)
     offset = _offset(given)
+    path = f"{path_part(stream)}/messages/{offset}"
     trace, _, message = await traced(call.served, stream, offset)
     return (await frame(call, info, "Messages")) | {
         "offset": offset,
@@ -423,8 +419,13 @@ async def show_message(call: PageCall) -> Context:
         "row": trace.row,
         "life": [(one, _where(one), _link(stream, one)) for one in trace.steps],
         "hidden": trace.groups_left_out,
-        "forms": _forms(call, stream, offset),
-        "trace_forms": _trace_forms(call, stream, offset),
+        "forms": _reading(call, offset, 1),
+        # With the lasting address of the page.
+        "trace_forms": [
+            ("CLI", cli_words("stream", "trace", stream, offset)),
+            ("curl", shlex.join(["curl", f"{call.address}/v1/streams/{path}/trace"])),
+            ("Link", f"{call.address}/console/streams/{path}"),
+        ],
     }
 
 
@@ -462,47 +463,15 @@ def _link(stream: str, step: TraceStepView) -> str | None:
     return {"outbox": "/outbox", "batch": "/outbox", "query": "/spark"}.get(step.kind)
 
 
-def _forms(call: PageCall, stream: str, offset: int) -> list[tuple[str, str]]:
-    """Return how the same message is read elsewhere."""
-    path = f"/v1/streams/{path_part(stream)}/messages?from={offset}&count=1"
+def _reading(call: PageCall, first: int, count: int, *, lines: bool = False) -> Forms:
+    """Return how messages of the stream of a page are read elsewhere, perhaps as lines of JSON."""
+    path = f"{call.address}/v1/streams/{path_part(call.name)}/messages?from={first}&count={count}"
+    words = ("stream", "read", call.name, "--offset", first, "--count", count)
     return [
-        ("CLI", cli_words("stream", "read", stream, "--offset", offset, "--count", 1)),
-        ("curl", shlex.join(["curl", f"{call.address}{path}"])),
-        ("Python", f"hw.stream({stream!r}).read({offset}, 1)[0]"),
+        ("CLI", cli_words(*words, *(["--json"] if lines else []))),
+        ("curl", shlex.join(["curl", *(["-H", f"accept: {NDJSON}"] if lines else []), path])),
+        ("Python", f"hw.stream({call.name!r}).read({first}, {count})" + ("" if lines else "[0]")),
     ]
-
-
-def _trace_forms(call: PageCall, stream: str, offset: int) -> list[tuple[str, str]]:
-    """Return how the same life is shown elsewhere, and the lasting address of the page."""
-    path = f"{path_part(stream)}/messages/{offset}"
-    return [
-        ("CLI", cli_words("stream", "trace", stream, offset)),
-        ("curl", shlex.join(["curl", f"{call.address}/v1/streams/{path}/trace"])),
-        ("Link", f"{call.address}/console/streams/{path}"),
-    ]
-
-
-class TopicRow(NamedTuple):
-    """A topic as a whole."""
-
-    name: str
-    partitions: int
-    length: int
-    bytes: int
-    last_time_ms: int
-
-
-class GroupOverTopic(NamedTuple):
-    """A group over all partitions of a topic: its sums, and where it stands in each of them."""
-
-    name: str
-    lag: int
-    pending: int
-    dead: int
-    missed: int
-    members: int
-    seen_ms: int
-    partitions: list[GroupInfo | None]
 
 
 @page("/topics", "topics.html", "Topics")
@@ -510,50 +479,25 @@ async def show_topics(call: PageCall) -> Context:
     """Show all topics, page by page."""
     names, part = call.part(call.visible(await call.hw.topics()))
     found = await call.hw.store.run(overview.some_topics(names))
-    rows = [
-        TopicRow(
-            name=one.topic,
-            partitions=len(one.partitions),
-            length=sum(stream.length for stream in one.partitions),
-            bytes=sum(stream.bytes for stream in one.partitions),
-            last_time_ms=max(stream.last_time_ms for stream in one.partitions),
-        )
-        for one in found
-    ]
-    return {"topics": rows, "part": part}
+    return {"topics": found, "part": part}
 
 
 @page("/topics/{topic}", "topic.html", "Topics")
 async def show_topic(call: PageCall) -> Context:
     """Show one topic: each partition, and each group over all of them."""
-    name = call.name
-    found = await call.hw.store.run(overview.some_topics([name]))
+    found = await call.hw.store.run(overview.some_topics([call.name]))
     if not found:
-        raise Refused(404, f"there is no topic {name!r}; opening it with its partitions makes it")
-    partitions = found[0].partitions
-    groups = _groups(partitions, await call.hw.store.run(overview.groups_of(partitions)))
-    longest = max((stream.length for stream in partitions), default=0)
-    return {"topic": name, "partitions": partitions, "groups": groups, "longest": max(longest, 1)}
-
-
-def _groups(partitions: list[StreamInfo], rows: list[overview.StreamGroup]) -> list[GroupOverTopic]:
-    """Return the groups of a topic by name, each with its place in every partition."""
-    by_name: dict[str, dict[str, GroupInfo]] = {}
-    now_ms = int(time.time() * 1000)
-    for row in rows:
-        by_name.setdefault(row.group.name, {})[row.stream] = row.group
-    return [
-        GroupOverTopic(
-            name=name,
-            lag=sum(group.lag for group in own.values()),
-            pending=sum(group.pending for group in own.values()),
-            dead=sum(group.dead for group in own.values()),
-            missed=sum(group.missed for group in own.values()),
-            members=len(
-                set[str]().union(*(overview.live_members(group, now_ms) for group in own.values()))
-            ),
-            seen_ms=max(group.seen_ms for group in own.values()),
-            partitions=[own.get(stream.name) for stream in partitions],
+        raise Refused(
+            404, f"there is no topic {call.name!r}; opening it with its partitions makes it"
         )
-        for name, own in sorted(by_name.items())
-    ]
+    partitions = found[0].partitions
+    groups: dict[str, dict[str, GroupInfo]] = {}
+    for row in await call.hw.store.run(overview.groups_of(partitions)):
+        groups.setdefault(row.group.name, {})[row.stream] = row.group
+    longest = max((stream.length for stream in partitions), default=0)
+    return {
+        "topic": call.name,
+        "partitions": partitions,
+        "groups": sorted(groups.items()),
+        "longest": max(longest, 1),
+    }
