@@ -39,6 +39,16 @@ def ick_link(key: str) -> str:
     return f"/ick?{urlencode({'key': key})}"
 
 
+def topic_link(topic: str) -> str:
+    """Return the page of a topic."""
+    return f"/topics/{path_part(topic)}"
+
+
+def job_link(job: str) -> str:
+    """Return the page of a timed job."""
+    return f"/timed/{path_part(job)}"
+
+
 def consumer_link(consumer: str) -> str:
     """Return the page of a SQL consumer."""
     return f"/consumers/{path_part(consumer)}"

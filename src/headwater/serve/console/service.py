@@ -59,24 +59,13 @@ _SAFE: Final = (
 )
 
 
-class _Shown(NamedTuple):
-    """A page that was admitted: by whom, and with which names in its path."""
+class _Asked(NamedTuple):
+    """A request that was admitted: for a page with names in its path, or else for what."""
 
-    page: ConsolePage
-    names: tuple[str, ...]
-    grant: Grant
-
-
-class _Acting(NamedTuple):
-    """An action that is shown or made."""
-
-    grant: Grant
-
-
-class _SigningIn(NamedTuple):
-    """Somebody who has shown no token that is known."""
-
-    known: bool
+    grant: Grant | None
+    page: ConsolePage | None = None
+    names: tuple[str, ...] = ()
+    signs_in: bool = False
 
 
 class Console:
@@ -125,17 +114,18 @@ class Console:
         if asset is not None:
             return Admitted(asset, known=not self.needs_token)
         if path == HOME + "/sign-in":
-            return Admitted(_SigningIn(grant is not None), grant is not None, _FORM_BYTES)
+            return Admitted(_Asked(grant, signs_in=True), grant is not None, _FORM_BYTES)
         if grant is None or grant.widest is None:
             # A change whose token has expired meanwhile is answered by a page, too.
-            return Admitted(_SigningIn(False), False, _FORM_BYTES if path == HOME + "/act" else 0)
+            most = _FORM_BYTES if path == HOME + "/act" else 0
+            return Admitted(_Asked(None, signs_in=True), False, most)
         if path == HOME + "/act":
-            return Admitted(_Acting(grant), known=True)
+            return Admitted(_Asked(grant), known=True)
         try:
             page, names = self._find(path)
         except Refused:  # a name that is no text: a person gets a page all the same
             page, names = NO_PAGE, ()
-        return Admitted(_Shown(page, names, grant), known=True)
+        return Admitted(_Asked(grant, page, names), known=True)
 
     def _find(self, path: str) -> tuple[ConsolePage, tuple[str, ...]]:
         parts = tuple(path.split("/")[2:])
@@ -159,7 +149,7 @@ class Console:
             to_home = _redirect(request.root + HOME)
             answer(action.reply(request) if isinstance(action, Asset) else to_home)
             return None
-        if not isinstance(action, _Shown | _Acting | _SigningIn):
+        if not isinstance(action, _Asked):
             return self._api.handle(request, answer)
         task = asyncio.get_running_loop().create_task(self._answered(request))
         if request.caller is not None:
@@ -173,43 +163,45 @@ class Console:
         answer(task.result())
 
     async def _answered(self, request: Request) -> Reply | StreamedReply:
-        grant = getattr(request.action, "grant", None)
+        asked: _Asked = request.action
+        # Whoever signs in may be somebody else.
+        grant = None if asked.signs_in else asked.grant
+        call = self._call(request, grant or Grant("nobody", {}), asked.names)
         try:
             self._api.guard(request.headers)
-            if isinstance(request.action, _SigningIn):
-                return self._sign_in(request, known=request.action.known)
-            if isinstance(request.action, _Acting):
-                return await self._act(request, request.action.grant)
+            if asked.signs_in:
+                return self._sign_in(call, known=asked.grant is not None)
+            if asked.page is None:
+                return await self._act(call)
             if request.method == "POST":
                 raise Refused(405, "pages are read by GET", "GET, HEAD")
             async with asyncio.timeout(_PATIENCE_S):
-                return await self._show(request, request.action)
+                return await self._show(call, asked.page)
         except TimeoutError:
             text = f"the store has not answered for {_PATIENCE_S:.0f} s; it is down, or very busy"
-            return self._fault(request, grant, 503, text)
+            return self._fault(call, 503, text)
         except Refused as refused:
-            return self._fault(request, grant, refused.status, str(refused))
+            return self._fault(call, refused.status, str(refused))
         except HeadwaterError as error:
             text = f"{type(error).__name__}: {error}"
-            return self._fault(request, grant, status_of(error), text)
+            return self._fault(call, status_of(error), text)
         except Exception as error:  # noqa: BLE001  a page says what it can
             fault = own_fault(error)
-            return self._fault(request, grant, fault.status, str(fault))
+            return self._fault(call, fault.status, str(fault))
 
     def _call(self, request: Request, grant: Grant, names: tuple[str, ...] = ()) -> PageCall:
         query = dict(parse_qsl(request.query, keep_blank_values=True))
         return PageCall(self._api.served, grant, names, query, request, self._api.read_only)
 
-    async def _show(self, request: Request, shown: _Shown) -> Reply | StreamedReply:
-        call = self._call(request, shown.grant, shown.names)
-        context = await shown.page.shown(call)
+    async def _show(self, call: PageCall, page: ConsolePage) -> Reply | StreamedReply:
+        context = await page.shown(call)
         if isinstance(context, StreamedReply):
             return context
         if "see" in context:
-            return _redirect(request.root + HOME + context["see"])
-        if not shown.page.template:
+            return _redirect(call.request.root + HOME + context["see"])
+        if not page.template:
             return Reply(200, msgspec.json.encode(context), "application/json", _SAFE)
-        return self._page(call, shown.page.template, shown.page.place, context)
+        return self._page(call, page.template, page.place, context)
 
     def _page(
         self, call: PageCall, template: str, place: str, context: dict[str, Any], status: int = 200
@@ -247,13 +239,12 @@ class Console:
         at = time.gmtime(time.time() - (watch.clock() - watch.latest.at)) if known else None
         return "" if at is None else time.strftime("%H:%M:%S UTC", at)
 
-    def _fault(self, request: Request, grant: Grant | None, status: int, text: str) -> Reply:
-        call = self._call(request, grant or Grant("nobody", {}))
+    def _fault(self, call: PageCall, status: int, text: str) -> Reply:
         return self._page(call, "shared/fault.html", "", {"status": status, "text": text}, status)
 
-    def _sign_in(self, request: Request, *, known: bool) -> Reply:
+    def _sign_in(self, call: PageCall, *, known: bool) -> Reply:
+        request = call.request
         root = request.root + HOME
-        call = self._call(request, Grant("nobody", {}))
         form = dict(parse_qsl(request.body.decode("latin-1"), keep_blank_values=True))
         back = call.query.get("back") or f"{request.path}?{request.query}".rstrip("?")
         # A change that was sent with a token that has expired is not made after all.
@@ -286,8 +277,8 @@ class Console:
         if origin is not None and origin.partition(b"://")[2] != headers.get(b"host", b""):
             raise Refused(403, "this form was sent by a page of another site")
 
-    async def _act(self, request: Request, grant: Grant) -> Reply:
-        call = self._call(request, grant)
+    async def _act(self, call: PageCall) -> Reply:
+        request = call.request
         if request.method == "POST":
             self._check_own_page(request)
             form = dict(parse_qsl(request.body.decode("utf-8", "replace"), keep_blank_values=True))
@@ -309,7 +300,7 @@ class Console:
             shown = {"action": action, "back": back, "curl": curl, "changed": changed}
             fields, status = call.query | dict(action.pinned), 409 if changed else 200
             return self._page(call, "act.html", "", {**shown, "fields": fields}, status)
-        reply = await self._made(request, grant, action)
+        reply = await self._made(request, call.grant, action)
         if reply.status >= 300:
             problem = msgspec.json.decode(reply.body)
             raise Refused(reply.status, f"{action.title}: {problem.get('detail', reply.status)}")

@@ -226,6 +226,10 @@ async def replay(call: PageCall) -> Action:
         "It runs in this server, which records its progress. If this server stops, another one "
         "continues from there, and nothing is written twice."
     )
+    fields = ("into", "group", "first", "last", "speed", "producer")
+    body = {name: value for name in fields if (value := getattr(asked, name)) is not None}
+    typed = body | ({"speed": f"{asked.speed:g}x"} if asked.speed else {})
+    words = [word for name, value in typed.items() for word in (f"--{name}", value)]
     return Action(
         title=f"Replay {number(first)} – {number(last)} of {stream} into {asked.target}",
         scope=Scope.ADMIN,
@@ -233,9 +237,9 @@ async def replay(call: PageCall) -> Action:
         bill=bill,
         method="POST",
         path=f"/v1/streams/{path_part(stream)}/replays",
-        body=_body(asked),
-        cli=cli_words("stream", "replay", stream, *_words(asked)),
-        python=_python(asked),
+        body=body,
+        cli=cli_words("stream", "replay", stream, *words),
+        python=f"hw.replay({stream!r}, {', '.join(f'{n}={one!r}' for n, one in body.items())})",
         back=f"{stream_link(stream)}/replay",
         counts=(count,),
         is_job=True,
@@ -270,21 +274,6 @@ async def _lasts(call: PageCall, asked: ReplayRequest, first: int, last: int) ->
     times = [time_ms for _, time_ms in profile.points(first, last)]
     lasts_ms = (times[-1] - times[0]) / asked.speed if times else 0
     return f"At {asked.speed:g}x it takes about {age(lasts_ms)}."
-
-
-def _body(asked: ReplayRequest) -> dict[str, Any]:
-    fields = ("into", "group", "first", "last", "speed", "producer")
-    return {name: getattr(asked, name) for name in fields if getattr(asked, name) is not None}
-
-
-def _words(asked: ReplayRequest) -> list[str]:
-    words = _body(asked) | ({"speed": f"{asked.speed:g}x"} if asked.speed else {})
-    return [str(word) for name, value in words.items() for word in (f"--{name}", value)]
-
-
-def _python(asked: ReplayRequest) -> str:
-    words = ", ".join(f"{name}={value!r}" for name, value in _body(asked).items())
-    return f"hw.replay({asked.source!r}, {words})"
 
 
 async def stop_replay(call: PageCall) -> Action:

@@ -13,11 +13,11 @@ from headwater.serve.console.links import (
     channel_link,
     consumer_link,
     group_link,
+    job_link,
     query,
     queue_link,
     stream_link,
 )
-from headwater.serve.http.messages import path_part
 from headwater.views.overview import live_members
 
 # So many alarms of a kind are lines of their own; more become one line.
@@ -35,7 +35,7 @@ _LINKS: Final[dict[str, Callable[..., str]]] = {
     "stream": stream_link,
     "queue": queue_link,
     "consumer": consumer_link,
-    "timed": lambda job: f"/timed/{path_part(job)}",
+    "timed": job_link,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -84,24 +84,26 @@ async def _ledger(
 ) -> list[MissedRange]:
     """Return what was missed, the newest first, with what the audit says of each."""
     evictions = await _evictions(call, stream) if call.grant.allows(Scope.READ, AUDIT) else []
-    return [_entry(low, high, evictions) for low, high in reversed(gaps)]
+    return [
+        next(
+            (
+                one._replace(first=low, last=high)
+                for one in evictions
+                if one.first <= low <= one.last
+            ),
+            MissedRange(low, high),
+        )
+        for low, high in reversed(gaps)
+    ]
 
 
-def _entry(low: int, high: int, evictions: list[dict[str, Any]]) -> MissedRange:
-    for one in evictions:
-        if one["from"] <= low and one["upto"] >= low:
-            return MissedRange(low, high, one["who"], one["time_ms"], one["how"])
-    return MissedRange(low, high)
-
-
-async def _evictions(call: PageCall, stream: str) -> list[dict[str, Any]]:
+async def _evictions(call: PageCall, stream: str) -> list[MissedRange]:
     """Return the evictions of a stream that the audit has noted, the newest first."""
     audit = call.hw.stream(AUDIT)
     info = await audit.info()
-    first = max(info.last - _NOTES + 1, info.first)
     begun: dict[str, int] = {}
-    found: list[dict[str, Any]] = []
-    async for message in each_message(audit, first, info.last):
+    found: list[MissedRange] = []
+    async for message in each_message(audit, max(info.last - _NOTES + 1, info.first), info.last):
         if message.tag != stream:
             continue
         try:
@@ -113,11 +115,7 @@ async def _evictions(call: PageCall, stream: str) -> list[dict[str, Any]]:
             begun[note["request_id"]] = before["first"]
         elif (start := begun.get(note.get("request_id", ""))) and after.get("first", 0) > start:
             how = f"{note['method']} {note['path']}"
-            upto = after["first"] - 1
-            who = note["who"]
-            found.append(
-                {"from": start, "upto": upto, "who": who, "time_ms": message.time_ms, "how": how}
-            )
+            found.append(MissedRange(start, after["first"] - 1, note["who"], message.time_ms, how))
     return found[::-1]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from headwater.errors import HeadwaterError
@@ -21,11 +21,12 @@ from headwater.serve.console.links import (
     channel_link,
     consumer_link,
     group_link,
+    job_link,
     queue_link,
     stream_link,
+    topic_link,
 )
 from headwater.serve.console.pages.overview import sampled
-from headwater.serve.http.messages import path_part
 from headwater.spark.queries.status import query_statuses
 from headwater.timed.operating import list_infos
 
@@ -65,7 +66,7 @@ async def show_search(call: PageCall) -> Context:
     if (link := await _place(call, asked)) is not None:
         return {"see": link}
     found, exact = [], []
-    async for word, hits in _everything(call):
+    for word, hits in await _everything(call):
         ranked = _ranked(asked.lower(), hits)
         exact += [hit for hit in ranked if hit.name == asked]
         if ranked:
@@ -89,67 +90,50 @@ async def _place(call: PageCall, asked: str) -> str | None:
     return f"{stream_link(match[1])}/messages/{offset}" if 1 <= offset <= info.last else None
 
 
-async def _everything(call: PageCall) -> AsyncIterator[tuple[str, Iterable[Hit]]]:
-    """Yield what the client may see, kind by kind."""
-    sample = await sampled(call)
+async def _everything(call: PageCall) -> list[tuple[str, list[Hit]]]:
+    """Return what the client may see, kind by kind."""
+    sample, hw = await sampled(call), call.hw
 
-    def seen(names: Iterable[str]) -> list[str]:
-        return [name for name in names if call.grant.allows(Scope.READ, name)]
+    def named(names: Iterable[str], link: Callable[[str], str]) -> list[Hit]:
+        return [Hit(name, link(name)) for name in names if call.grant.allows(Scope.READ, name)]
 
-    yield "Streams", [Hit(name, stream_link(name)) for name in seen(await call.hw.streams())]
-    topics = seen(await call.hw.store.run(list_topics()))
-    yield "Topics", [Hit(name, f"/topics/{path_part(name)}") for name in topics]
-    yield (
-        "Groups",
-        [
-            Hit(row.group.name, group_link(row.stream, row.group.name), row.stream)
-            for row in sample.groups
-        ],
-    )
-    yield "Queues", [Hit(name, queue_link(name)) for name in seen(await call.hw.queues())]
-    yield "Dirty lists", [Hit(one.name, channel_link(one.name)) for one in sample.channels]
-    yield (
-        "Readers",
-        [
-            Hit(name, stream_link(one.name), one.name)
-            for one in sample.streams
-            for name in sorted(one.readers)
-        ],
-    )
-    if call.grant.everywhere(Scope.READ):
-        async for found in _outside(call):
-            yield found
+    groups = [(row.group.name, row.stream) for row in sample.groups]
+    readers = [(name, one.name) for one in sample.streams for name in sorted(one.readers)]
+    found = [
+        ("Streams", named(await hw.streams(), stream_link)),
+        ("Topics", named(await hw.store.run(list_topics()), topic_link)),
+        ("Groups", [Hit(name, group_link(stream, name), stream) for name, stream in groups]),
+        ("Queues", named(await hw.queues(), queue_link)),
+        ("Dirty lists", [Hit(one.name, channel_link(one.name)) for one in sample.channels]),
+        ("Readers", [Hit(name, stream_link(stream), stream) for name, stream in readers]),
+    ]
+    return found + (await _outside(call) if call.grant.everywhere(Scope.READ) else [])
 
 
-async def _outside(call: PageCall) -> AsyncIterator[tuple[str, Iterable[Hit]]]:
-    """Yield what concerns the whole store."""
+async def _outside(call: PageCall) -> list[tuple[str, list[Hit]]]:
+    """Return what concerns the whole store."""
+    run, consumers, instances = call.hw.store.run, set[tuple[str, str]](), []
     if call.served.database is not None:
         try:
             status = await call.served.database.status()
-            consumers = sorted({(one.consumer, one.stream) for one in status.checkpoints})
-            yield (
-                "SQL consumers",
-                [Hit(name, consumer_link(name), stream) for name, stream in consumers],
-            )
+            consumers = {(one.consumer, one.stream) for one in status.checkpoints}
         except HeadwaterError as error:
             log.warning("a search is without consumers: %s", error)
-    queries = await call.hw.store.run(query_statuses())
-    yield "Spark queries", [Hit(one.name or one.query, "/spark") for one in queries]
-    jobs = await call.hw.store.run(list_infos())
-    yield "Timed jobs", [Hit(one.name, f"/timed/{path_part(one.name)}") for one in jobs]
     if call.served.farm is not None:
         instances = await call.served.farm.status()
-        yield "Timelines", [Hit(one.instance, "/timelines") for one in instances]
-    processes = await call.served.watched.facts.processes()
-    yield (
-        "Processes",
-        [
-            Hit(f"{one.note.name} {worked.name}".strip(), "/processes", one.note.host)
-            for one in processes
-            for worked in one.note.parts
-        ]
-        + [Hit(one.note.name, "/processes", one.note.host) for one in processes],
-    )
+    notes = [one.note for one in await call.served.watched.facts.processes()]
+    parts = [(note.host, f"{note.name} {part.name}") for note in notes for part in note.parts]
+    processes = parts + [(note.host, note.name) for note in notes]
+    return [
+        ("SQL consumers", [Hit(name, consumer_link(name), on) for name, on in sorted(consumers)]),
+        (
+            "Spark queries",
+            [Hit(one.name or one.query, "/spark") for one in await run(query_statuses())],
+        ),
+        ("Timed jobs", [Hit(one.name, job_link(one.name)) for one in await run(list_infos())]),
+        ("Timelines", [Hit(one.instance, "/timelines") for one in instances]),
+        ("Processes", [Hit(name.strip(), "/processes", host) for host, name in processes]),
+    ]
 
 
 def _ranked(asked: str, hits: Iterable[Hit]) -> list[Hit]:
