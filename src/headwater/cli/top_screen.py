@@ -21,8 +21,6 @@ from headwater.aio_client import connect
 from headwater.cli import output
 from headwater.cli.screens import FittedColumn, FittedTable
 from headwater.errors import StoreError
-from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.inspecting import group_ruler
 from headwater.metrics.alarm_watch import AlarmWatch, FirstSeen
 from headwater.metrics.alarms import StoreFacts
 from headwater.metrics.history import (
@@ -36,8 +34,13 @@ from headwater.metrics.history import (
 from headwater.metrics.sweeps import StoreWatch, StreamRates
 from headwater.serve.api.databases import open_database
 from headwater.serve.console.pages.lagging import every_reader, gathered
-from headwater.serve.console.ruler import draw, registered_reader, spark_reads, window_of
-from headwater.store.many import together
+from headwater.serve.console.ruler import (
+    draw,
+    group_rulers,
+    registered_reader,
+    spark_reads,
+    window_of,
+)
 from headwater.views.overview import look_apart
 
 if TYPE_CHECKING:
@@ -51,23 +54,31 @@ if TYPE_CHECKING:
     from headwater.store.doctor import DoctorReport, PastChecks
 
 
-# A segment of the ruler as a character and its colour; where several share a cell, the later wins.
+class Mark(NamedTuple):
+    """A segment of the ruler as a character, its colour, and its words in the legend."""
+
+    sign: str
+    colour: str
+    words: str = ""
+
+
+# Where several share a cell, the later wins.
 MARKS: Final = {
-    "evicted": ("░", "dim"),
-    "archived": ("▒", "dim"),
-    "sealed": ("▓", "cyan"),
-    "tail": ("█", "cyan"),
-    "done": ("✓", "green"),
-    "unknown": ("?", "dim"),
-    "before": ("-", "dim"),
-    "passed": ("-", "dim"),
-    "new": ("·", "dim"),
-    "pending-1": ("①", "yellow"),
-    "pending-2": ("②", "yellow"),
-    "pending-3": ("③", "bold yellow"),
-    "due": ("↻", "magenta"),
-    "missed": ("✗", "bold red"),
-    "dead": ("✗", "red"),
+    "evicted": Mark("░", "dim", "evicted"),
+    "archived": Mark("▒", "dim"),
+    "sealed": Mark("▓", "cyan", "sealed"),
+    "tail": Mark("█", "cyan", "tail"),
+    "done": Mark("✓", "green", "done"),
+    "unknown": Mark("?", "dim", "not known"),
+    "before": Mark("-", "dim", "skipped, or before its start"),
+    "passed": Mark("-", "dim"),
+    "new": Mark("·", "dim", "not delivered yet"),
+    "pending-1": Mark("①", "yellow", "pending, by attempt"),
+    "pending-2": Mark("②", "yellow"),
+    "pending-3": Mark("③", "bold yellow"),
+    "due": Mark("↻", "magenta", "due for retry"),
+    "missed": Mark("✗", "bold red", "dead or missed"),
+    "dead": Mark("✗", "red"),
 }
 _ORDER: Final = tuple(MARKS)
 _SPARKS: Final = "▁▂▃▄▅▆▇█"
@@ -261,7 +272,7 @@ def strip_text(segments: Sequence[Segment], width: int) -> Text:
             cells[cell] = segment.kind
     text = Text(no_wrap=True)
     for kind in cells:
-        text.append(*MARKS.get(kind, (" ", "")))
+        text.append(*MARKS.get(kind, Mark(" ", ""))[:2])
     return text
 
 
@@ -278,7 +289,7 @@ def ruler_picture(
         _Strip("readable", picture.focus, [f"{window.first:,} - {window.last:,}"]),
         *(_Strip(_who(row), row.segments, _standing(row)) for row in picture.rows),
     ]
-    pieces = [f"{MARKS[kind][0]} {words}" for kind, words in _LEGEND]
+    pieces = [f"{mark.sign} {mark.words}" for mark in MARKS.values() if mark.words]
     return Group(
         Text(output.readable(info.name), "bold"),
         *(Text(line) for line in _packed(facts, " · ", width)),
@@ -336,20 +347,6 @@ def _strips_below(strips: Sequence[_Strip], width: int) -> RenderableType:
         lines += map(Text, _packed([f"{who}  {first}", *more], " · ", width))
         lines.append(strip_text(segments, width))
     return Group(*lines)
-
-
-_LEGEND: Final = (
-    ("evicted", "evicted"),
-    ("sealed", "sealed"),
-    ("tail", "tail"),
-    ("before", "skipped, or before its start"),
-    ("done", "done"),
-    ("unknown", "not known"),
-    ("pending-1", "pending, by attempt"),
-    ("due", "due for retry"),
-    ("new", "not delivered yet"),
-    ("dead", "dead or missed"),
-)
 
 
 def list_picture(row: Lagging) -> RenderableType:
@@ -446,7 +443,6 @@ class TopScreen:
             await self._show()
 
     async def _show(self) -> None:
-
         console = output.console()
         with (
             _single_keys(self._keys.put_nowait),
@@ -499,7 +495,6 @@ class TopScreen:
         return list_picture(row)
 
     async def _overview(self, *, chosen: bool) -> RenderableType:
-
         sample = await self._watch.whole(_EVERY_S)
         if sample is not self._sample:
             self._sample = sample
@@ -531,25 +526,16 @@ class TopScreen:
         return overview_picture(picture, console.width, console.height if chosen else 1000)
 
     async def _ruler(self, stream: str) -> RenderableType:
-
-        run = self._hw.store.run
-        _, (info,), groups, _ = await run(look_apart([stream]))
+        _, (info,), groups, _ = await self._hw.store.run(look_apart([stream]))
         window = window_of(info, None, None)
-        handles = [
-            GroupHandle(StreamHandle(stream, set()), row.group.name, "top")
-            for row in groups[:_ROWS]
-        ]
-        rulers = await run(
-            together(group_ruler(one, window.first, window.last, _CELLS) for one in handles)
-        )
-        found = [(row.group, ruler) for row, ruler in zip(groups, rulers, strict=False) if ruler]
+        rulers = await group_rulers(self._hw, stream, groups[:_ROWS], window, _CELLS)
         readers = [
             registered_reader(name, at, info.reader_lag_ms[name])
             for name, at in sorted(info.readers.items())
         ]
         sample = self._watch.latest
         readers += [one for query in sample.queries for one in spark_reads(query, stream)]
-        picture = draw(info, window, found, readers[:_ROWS], sample.now_ms)
+        picture = draw(info, window, rulers, readers[:_ROWS], sample.now_ms)
         # Also while a stream is shown, the sample is renewed: its rate comes from it.
         rate = self._stream_rates.of(stream)
         return ruler_picture(info, rate, picture, output.console().width)

@@ -2,9 +2,6 @@
 
 Everything is drawn from ranges that the store has; no message is read. Places are in a picture of
 1000 units: what is narrower than ``LEAST`` is drawn that wide, so that a single message is seen.
-
-Everything is drawn from ranges that the store has; no message is read. Places are in a picture of
-1000 units: what is narrower than ``LEAST`` is drawn that wide, so that a single message is seen.
 """
 
 from __future__ import annotations
@@ -15,14 +12,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.errors import InvalidInput
-from headwater.log.inspecting import GroupRuler
+from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.inspecting import GroupRuler, group_ruler
 from headwater.log.types import GroupInfo, StreamInfo
 from headwater.metrics.alarms import CONSUMER
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import group_link
+from headwater.store.many import together
 
 if TYPE_CHECKING:
+    from headwater.aio_client import AsyncHeadwater
     from headwater.spark.queries.status import QueryStatus
+    from headwater.views.overview import StreamGroup
 
 
 # No offset has more digits.
@@ -162,6 +163,19 @@ class RulerPicture(NamedTuple):
         return {segment.kind for segments in drawn for segment in segments}
 
 
+async def group_rulers(
+    hw: AsyncHeadwater, stream: str, rows: Sequence[StreamGroup], window: Stretch, cells: int
+) -> list[tuple[GroupInfo, GroupRuler]]:
+    """Return what became of a window in each group; one that is removed meanwhile is left out."""
+    handles = [GroupHandle(StreamHandle(stream, set()), row.group.name, "ruler") for row in rows]
+    rulers = await hw.store.run(
+        together(group_ruler(one, window.first, window.last, cells) for one in handles)
+    )
+    return [
+        (row.group, ruler) for row, ruler in zip(rows, rulers, strict=True) if ruler is not None
+    ]
+
+
 def window_of(info: StreamInfo, first: int | None, last: int | None) -> Stretch:
     """Return the window that is asked for; without one, all that can be read."""
     end = max(info.last, 1)
@@ -269,15 +283,15 @@ def _segment(kind: str, first: int, last: int, window: Stretch, note: str = "") 
     return Segment(kind, round(x, 2), round(width, 2), first, last, note)
 
 
-_ARCHIVE: Final = "archive:"
+# What a registered reader is, by the beginning of its name.
+_READERS: Final = {CONSUMER: "SQL", "archive:": "archive"}
 
 
 def registered_reader(name: str, needed: int, lag_ms: int) -> OutsideReader:
     """Return a reader that is registered at its stream, by what it is."""
-    if name.startswith(CONSUMER):
-        return OutsideReader("SQL", name.removeprefix(CONSUMER), needed, lag_ms=lag_ms)
-    if name.startswith(_ARCHIVE):
-        return OutsideReader("archive", name.removeprefix(_ARCHIVE), needed, lag_ms=lag_ms)
+    for prefix, kind in _READERS.items():
+        if name.startswith(prefix):
+            return OutsideReader(kind, name.removeprefix(prefix), needed, lag_ms=lag_ms)
     return OutsideReader("reader", name, needed, lag_ms=lag_ms)
 
 

@@ -13,13 +13,10 @@ import msgspec
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
-from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.inspecting import (
-    GroupRuler,
     StreamProfile,
     TimeBar,
     estimate,
-    group_ruler,
     histogram,
     lag_at,
     stream_profile,
@@ -39,8 +36,8 @@ from headwater.serve.console.render import age, number
 from headwater.serve.console.ruler import (
     OutsideReader,
     RulerPicture,
-    Stretch,
     draw,
+    group_rulers,
     moment_of,
     registered_reader,
     spark_reads,
@@ -124,7 +121,7 @@ async def ruler_of(call: PageCall, info: StreamInfo) -> StreamRuler:
     """Return the ruler of a stream: one call for each group, none for a message."""
     window = window_of(info, call.number("first"), call.number("last"))
     rows = await call.hw.store.run(overview.groups_of([info]))
-    rulers = await group_rulers(call, info.name, rows[:_ROWS], window)
+    rulers = await group_rulers(call.hw, info.name, rows[:_ROWS], window, _CELLS)
     readers, without = await outside_readers(call, info)
     now_ms = int(time.time() * 1000)
     picture = draw(info, window, rulers, readers[:_ROWS], now_ms)
@@ -138,19 +135,6 @@ async def ruler_of(call: PageCall, info: StreamInfo) -> StreamRuler:
         groups=rows,
         without=without,
     )
-
-
-async def group_rulers(
-    call: PageCall, stream: str, rows: list[StreamGroup], window: Stretch, cells: int = _CELLS
-) -> list[tuple[GroupInfo, GroupRuler]]:
-    """Return what became of a window in each group; one that is removed meanwhile is left out."""
-    handles = [GroupHandle(StreamHandle(stream, set()), row.group.name, "console") for row in rows]
-    rulers = await call.hw.store.run(
-        together(group_ruler(one, window.first, window.last, cells) for one in handles)
-    )
-    return [
-        (row.group, ruler) for row, ruler in zip(rows, rulers, strict=True) if ruler is not None
-    ]
 
 
 async def outside_readers(
