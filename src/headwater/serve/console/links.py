@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from headwater.serve.http.messages import path_part
@@ -14,44 +15,23 @@ def query(**given: Any) -> str:
     return urlencode({key: value for key, value in given.items() if value is not None})
 
 
-def stream_link(stream: str) -> str:
-    """Return the page of a stream."""
-    return f"/streams/{path_part(stream)}"
+def _link(path: str) -> Callable[..., str]:
+    """Return what makes the address of a page out of the names of its object."""
+    return lambda *names: path.format(*map(path_part, names))
 
 
-def group_link(stream: str, group: str) -> str:
-    """Return the page of a group."""
-    return f"/streams/{path_part(stream)}/groups/{path_part(group)}"
-
-
-def queue_link(queue: str) -> str:
-    """Return the page of a queue."""
-    return f"/queues/{path_part(queue)}"
-
-
-def channel_link(channel: str) -> str:
-    """Return the page of a channel of dirty lists."""
-    return f"/lists/{path_part(channel)}"
+stream_link: Final = _link("/streams/{}")
+group_link: Final = _link("/streams/{}/groups/{}")
+topic_link: Final = _link("/topics/{}")
+queue_link: Final = _link("/queues/{}")
+channel_link: Final = _link("/lists/{}")
+consumer_link: Final = _link("/consumers/{}")
+job_link: Final = _link("/timed/{}")
 
 
 def ick_link(key: str) -> str:
-    """Return the page of an Ick."""
-    return f"/ick?{urlencode({'key': key})}"
-
-
-def topic_link(topic: str) -> str:
-    """Return the page of a topic."""
-    return f"/topics/{path_part(topic)}"
-
-
-def job_link(job: str) -> str:
-    """Return the page of a timed job."""
-    return f"/timed/{path_part(job)}"
-
-
-def consumer_link(consumer: str) -> str:
-    """Return the page of a SQL consumer."""
-    return f"/consumers/{path_part(consumer)}"
+    """Return the page of an Ick, whose key is no part of a path."""
+    return f"/ick?{query(key=key)}"
 
 
 class Place(LetterHolder):
