@@ -20,7 +20,7 @@ from headwater.log import dead_letters
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.metrics.alarms import About, Alarm, AlarmFacts, LetterErrors, StoreFacts, alarms_of
 from headwater.metrics.exposition import Page, label_text
-from headwater.metrics.sweeps import Answers, CatchingUp, StoreSample, StoreWatch
+from headwater.metrics.sweeps import CatchingUp, SharedAnswers, StoreSample, StoreWatch
 from headwater.store.presence import SeenProcess, all_notes, keep_notes
 from headwater.timed.operating import TimedJobInfo, infos_of
 from headwater.timed.states import PREFIX
@@ -140,7 +140,7 @@ class AlarmWatch:
         self._ask_outbox = outbox
         self._farm = farm
         self._progress = CatchingUp()
-        self._answers = Answers(watch.clock)
+        self._answers = SharedAnswers(watch.clock)
         self._processes: list[SeenProcess] = []
         self._jobs: dict[str, tuple[int, TimedJobInfo | None]] = {}
         self._jobs_at = self._errors_at = self._farm_at = -float("inf")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from headwater.errors import HeadwaterError
 from headwater.log.types import GroupInfo, StreamInfo
-from headwater.metrics.sweeps import Answers, CatchingUp, StoreSample, StoreWatch
+from headwater.metrics.sweeps import CatchingUp, SharedAnswers, StoreSample, StoreWatch
 from headwater.outbox.consumer_letters import letters_stream
 from headwater.queue.types import QueueStats
 from headwater.store.doctor import DoctorReport, PastChecks, examine, past_checks
@@ -68,7 +68,7 @@ class StoreFacts:
         self._watch = watch
         self._url = store_url
         self._servers: ServerFacts | None = None
-        self._answers = Answers(watch.clock)
+        self._answers = SharedAnswers(watch.clock)
         self._examined_at = -float("inf")
         self._report: DoctorReport | None = None
         self._examining: asyncio.Task[None] | None = None

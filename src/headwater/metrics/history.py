@@ -22,7 +22,7 @@ import msgspec
 from headwater.aio_client import AsyncHeadwater
 from headwater.errors import HeadwaterError
 from headwater.kernel.inputs import check_int
-from headwater.metrics.sweeps import Answers, StoreSample, StoreWatch
+from headwater.metrics.sweeps import SharedAnswers, StoreSample, StoreWatch
 from headwater.store.call import Call, Operation
 from headwater.views.streams import lag_of
 
@@ -203,7 +203,7 @@ class CachedHistory:
 
     def __init__(self, hw: AsyncHeadwater, clock: Callable[[], float] = time.monotonic) -> None:
         self._run = hw.store.run
-        self._answers = Answers(clock)
+        self._answers = SharedAnswers(clock)
 
     async def points(
         self,

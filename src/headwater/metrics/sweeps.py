@@ -121,8 +121,8 @@ T = TypeVar("T")
 _MOST_ANSWERS: Final = 64
 
 
-class Answers:
-    """Answers of a store that serve everybody who asks the same for a while."""
+class SharedAnswers:
+    """SharedAnswers of a store that serve everybody who asks the same for a while."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -191,7 +191,7 @@ class StoreWatch:
         self._asked: dict[float, float] = {}
         self._sampling: asyncio.Task[None] | None = None
         self._sampled = asyncio.Event()
-        self._seldom = Answers(clock)
+        self._seldom = SharedAnswers(clock)
 
     async def newest(self, every_s: float) -> StoreSample:
         """Return the newest sample, whole or not; it is refreshed this often from now on."""
@@ -524,7 +524,7 @@ class RetentionForecasts:
 
     def __init__(self, hw: AsyncHeadwater, clock: Callable[[], float] = time.monotonic) -> None:
         self._hw = hw
-        self._answers = Answers(clock)
+        self._answers = SharedAnswers(clock)
 
     async def of(self, info: StreamInfo, groups: Iterable[GroupInfo]) -> RetentionForecast | None:
         """Return the forecast of a stream, of which these groups are known; None without limits."""
