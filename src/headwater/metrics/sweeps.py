@@ -498,9 +498,9 @@ _FRESH_S: Final = 5.0
 
 
 class Passed(NamedTuple):
-    """A group that retention does not wait for, and how many offsets it would miss."""
+    """A group or reader that an eviction does not wait for, and how many offsets it would miss."""
 
-    group: str
+    name: str
     missed: int
 
 
@@ -537,13 +537,22 @@ class RetentionForecasts:
 
 
 def forecast(
-    info: StreamInfo, seen: RetentionPreview, groups: Iterable[GroupInfo], now_ms: int
+    info: StreamInfo,
+    seen: RetentionPreview,
+    groups: Iterable[GroupInfo],
+    now_ms: int,
+    *,
+    keep: Retention | None = None,
+    force: bool = False,
 ) -> RetentionForecast:
-    """Return what becomes of the messages that a preview has found to be due."""
-    most_idle_ms = info.retention.max_idle_ms
+    """Return what becomes of the messages that a preview has found to be due.
+
+    ``keep`` is the policy, if it is not that of the stream. With ``force`` nobody is waited for.
+    """
+    most_idle_ms = (keep or info.retention).max_idle_ms
 
     def waits(idle_ms: int | None) -> bool:
-        return most_idle_ms is None or idle_ms is None or idle_ms <= most_idle_ms
+        return not force and (most_idle_ms is None or idle_ms is None or idle_ms <= most_idle_ms)
 
     needs, ignored = dict[str, int](), dict[str, int]()
     for reader, offset in info.readers.items():

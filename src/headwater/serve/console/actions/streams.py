@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -15,9 +15,10 @@ from headwater.kernel.inputs import to_text
 from headwater.log.inspecting import stream_profile
 from headwater.log.keys import stream_key
 from headwater.log.replaying import ReplayRequest
-from headwater.log.retention import preview
+from headwater.log.retention import RetentionPreview, preview
 from headwater.log.types import Retention, StreamInfo
 from headwater.metrics.alarms import CONSUMER
+from headwater.metrics.sweeps import RetentionForecast, forecast
 from headwater.serve.console.actions.action import Action, cli_words, given, offset_of
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import stream_link
@@ -27,36 +28,30 @@ from headwater.serve.http.messages import path_part
 from headwater.views.overview import groups_of
 
 
-def _reader(name: str) -> str:
-    """Say who a reader outside the log is."""
+async def _forecast(
+    call: PageCall, info: StreamInfo, due: RetentionPreview, **policy: Any
+) -> RetentionForecast:
+    """Return what becomes of messages that are due, by the groups that are not abandoned."""
+    rows = await call.hw.store.run(groups_of([info]))
+    groups = [row.group for row in rows if not row.group.abandoned]
+    return forecast(info, due, groups, int(time.time() * 1000), **policy)
+
+
+def _who(info: StreamInfo, name: str) -> str:
+    """Say who needs messages of a stream: a group, or a reader outside the log."""
+    if name in info.groups:
+        return f"the group {name}"
     own = name.removeprefix(CONSUMER)
-    return f"The reader {name}" if own == name else f"The SQL consumer {own}"
+    return f"the reader {name}" if own == name else f"the SQL consumer {own}"
 
 
-class _Need(NamedTuple):
-    """The first offset that a group or reader still needs, and since when it was silent."""
-
-    who: str
-    offset: int
-    idle_ms: int = 0
-
-    def passed_by(self, end: int, first: int) -> str:
-        """Say how much of what it needs an eviction up to an offset would take from it."""
-        missed = end + 1 - max(self.offset, first)
-        most = counted(missed, "message")
-        return f"{self.who} has not read all of it: it misses up to {most}."
-
-
-async def _needs(call: PageCall, info: StreamInfo) -> list[_Need]:
-    """Return who still needs messages of a stream, the furthest behind first."""
-    now_ms = int(time.time() * 1000)
-    needs = [
-        _Need(f"The group {row.group.name}", row.group.ack_offset, now_ms - row.group.seen_ms)
-        for row in await call.hw.store.run(groups_of([info]))
-        if not row.group.abandoned
+def _passed(info: StreamInfo, seen: RetentionForecast) -> list[str]:
+    """Say how much of what each still needs an eviction would take from it."""
+    return [
+        f"T{_who(info, one.name)[1:]} has not read all of it: it misses up to "
+        f"{counted(one.missed, 'message')}."
+        for one in seen.passed
     ]
-    needs += [_Need(_reader(name), needed) for name, needed in info.readers.items()]
-    return sorted(needs, key=lambda need: need.offset)
 
 
 @does(STREAM, "evict")
@@ -65,14 +60,12 @@ async def evict(call: PageCall, stream: str) -> Bill:
     up_to = offset_of(call, "up_to")
     info = await call.hw.stream(stream).info()
     end = min(up_to, info.last)
-    evicted = max(end - info.first + 1, 0)
-    passed = [need for need in await _needs(call, info) if need.offset <= end]
-    said = [f"This evicts {counted(evicted, 'message')} for good."]
-    said += [need.passed_by(end, info.first) for need in passed]
-    if not passed:
-        said.append("No group or reader still needs them.")
+    due = RetentionPreview(info.first, info.last, end, more=False)
+    seen = await _forecast(call, info, due, force=True)
+    said = [f"This evicts {counted(seen.due, 'message')} for good."]
+    said += _passed(info, seen) or ["No group or reader still needs them."]
     title = f"Evict {stream} up to {number(end)}"
-    return Bill(said, (evicted, len(passed)), {"up_to": up_to}, title=title)
+    return Bill(said, (seen.due, len(seen.passed)), {"up_to": up_to}, title=title)
 
 
 @does(STREAM, "retain")
@@ -81,44 +74,39 @@ async def retain(call: PageCall, stream: str) -> Bill:
     asked, typed = form_values(call, STREAM.operation("retain"))
     keep = Retention(**{name: limit for name, limit in asked.items() if name != "force"})
     info = await call.hw.stream(stream).info()
-    seen = await call.hw.store.run(preview(stream_key(stream), keep))
-    wanted = max(seen.limit - seen.first + 1, 0)
+    due = await call.hw.store.run(preview(stream_key(stream), keep))
+    seen = await _forecast(call, info, due, keep=keep, force=bool(asked.get("force")))
     at_least = "at least " if seen.more else ""
     said = [f"From now on: {policy(keep)}. It is applied continuously."]
-    passed = [need for need in await _needs(call, info) if need.offset <= seen.limit]
-    waited = [need for need in passed if not (keep.max_idle_ms and need.idle_ms > keep.max_idle_ms)]
-    if not wanted:
+    if not seen.due:
         said.append("Nothing would be evicted now.")
-    elif asked.get("force") or not waited:
+    elif seen.held_by is None:
         said.append(
-            f"This evicts {at_least}{counted(wanted, 'message')} now, and {_passing(passed)}."
+            f"This evicts {at_least}{counted(seen.due, 'message')} now, and {_passing(seen)}."
         )
-        said += [need.passed_by(seen.limit, info.first) for need in passed]
     else:
-        first = waited[0]
         said.append(
-            f"This evicts {at_least}{number(max(first.offset - info.first, 0))} of "
-            f"{number(wanted)} messages now: "
-            f"{number(seen.limit + 1 - max(first.offset, info.first))} are kept for "
-            f"{first.who[0].lower()}{first.who[1:]}, which needs {number(first.offset)} next."
+            f"This evicts {at_least}{number(seen.evicted)} of {number(seen.due)} messages now: "
+            f"{number(seen.due - seen.evicted)} are kept for {_who(info, seen.held_by)}, which "
+            f"needs {number(seen.held_next)} next."
         )
     return Bill(
-        said,
-        (wanted, len(passed)),
+        said + _passed(info, seen),
+        (seen.due, len(seen.passed)),
         asked,
         typed,
         () if asked.keys() - {"force"} else ("--forever",),
         title=f"Set the retention of {stream}",
         then=f"{stream_link(stream)}/settings",
-        careful=wanted > 0,
+        careful=seen.due > 0,
     )
 
 
-def _passing(passed: list[_Need]) -> str:
-    if len(passed) == 1:
+def _passing(seen: RetentionForecast) -> str:
+    if len(seen.passed) == 1:
         return "one group or reader misses some of them"
-    many = f"{number(len(passed))} groups and readers miss some of them"
-    return many if passed else "no group or reader still needs them"
+    many = f"{number(len(seen.passed))} groups and readers miss some of them"
+    return many if seen.passed else "no group or reader still needs them"
 
 
 @does(STREAM, "delete")

@@ -89,7 +89,7 @@ def forecast_words(seen: RetentionForecast) -> str:
 def _passed(seen: RetentionForecast) -> str:
     if not seen.passed:
         return "nobody"
-    named = [f"{one.group} by {number(one.missed)}" for one in seen.passed[:_NAMED]]
+    named = [f"{one.name} by {number(one.missed)}" for one in seen.passed[:_NAMED]]
     more = len(seen.passed) - len(named)
     return ", ".join(named) + (f" and {number(more)} more groups" if more else "")
 
