@@ -198,8 +198,7 @@ def draw(
     rows = [_group_row(facts, ruler, info, window, now_ms) for facts, ruler in groups]
     rows += [_reader_row(reader, info, window) for reader in readers]
     archived = max((one.next - 1 for one in readers if one.kind == "archive"), default=0)
-    mark = _segment("mark", window.first, window.last, everything)
-    assert mark is not None
+    (mark,) = _segment("mark", window.first, window.last, everything)
     return RulerPicture(
         window=window,
         end=end,
@@ -213,12 +212,12 @@ def draw(
 def _strip(info: StreamInfo, window: Stretch, archived: int) -> list[Segment]:
     sealed = max(info.sealed, info.first - 1)
     in_archive = min(archived, info.first - 1)
-    return _kept(
-        _segment("archived", 1, in_archive, window, "evicted here, in the archive"),
-        _segment("evicted", in_archive + 1, info.first - 1, window, "evicted"),
-        _segment("sealed", info.first, sealed, window, "sealed: in nodes"),
-        _segment("tail", sealed + 1, info.last, window, "tail: not sealed yet"),
-    )
+    return [
+        *_segment("archived", 1, in_archive, window, "evicted here, in the archive"),
+        *_segment("evicted", in_archive + 1, info.first - 1, window, "evicted"),
+        *_segment("sealed", info.first, sealed, window, "sealed: in nodes"),
+        *_segment("tail", sealed + 1, info.last, window, "tail: not sealed yet"),
+    ]
 
 
 def _group_row(
@@ -227,11 +226,11 @@ def _group_row(
     segments = _passed(ruler.next, info, window, max(ruler.start, 1))
     if (unknown := ruler.not_known) is not None:
         low, high = max(ruler.start, 1), unknown.before - 1
-        segments += _kept(_segment("unknown", low, high, window, unknown.why))
+        segments += _segment("unknown", low, high, window, unknown.why)
     for low, high in ruler.jumps:
-        segments += _kept(_segment("passed", low, high, window, "skipped by a seek"))
+        segments += _segment("passed", low, high, window, "skipped by a seek")
     for low, high in ruler.gaps:
-        segments += _kept(_segment("missed", low, high, window, "missed: evicted before read"))
+        segments += _segment("missed", low, high, window, "missed: evicted before read")
     for one in ruler.pending:
         kind = "due" if one.due_ms <= now_ms else f"pending-{min(one.attempt, _MOST_ATTEMPTS)}"
         wait_s = max(one.due_ms - now_ms, 0) / 1000
@@ -240,12 +239,12 @@ def _group_row(
         )
         if one.ranges > 1:
             note = f"{one.ranges:,} pending ranges; the first: {note}"
-        segments += _kept(_segment(kind, one.first, one.last, window, note))
+        segments += _segment(kind, one.first, one.last, window, note)
     for low, high, attempt, ranges in ruler.dead:
         note = f"dead after {attempt} attempts"
         if ranges > 1:
             note = f"{ranges:,} ranges of dead letters, and between them others; the first: {note}"
-        segments += _kept(_segment("dead", low, high, window, note))
+        segments += _segment("dead", low, high, window, note)
     waits_ms = max(now_ms - facts.new_since_ms, 0) if facts.new_since_ms else 0
     link = group_link(info.name, facts.name)
     return RulerRow("group", facts.name, segments, facts.lag, facts, lag_ms=waits_ms, link=link)
@@ -261,26 +260,22 @@ def _reader_row(reader: OutsideReader, info: StreamInfo, window: Stretch) -> Rul
 def _passed(following: int, info: StreamInfo, window: Stretch, start: int = 1) -> list[Segment]:
     """Return what lies before the start of a reader, before its next offset, and from there on."""
     before = min(start, following) - 1
-    return _kept(
-        _segment("before", 1, before, window, "before its start: never handed out"),
-        _segment("done", before + 1, following - 1, window, "done"),
-        _segment("new", following, info.last, window, "not delivered yet"),
-    )
+    return [
+        *_segment("before", 1, before, window, "before its start: never handed out"),
+        *_segment("done", before + 1, following - 1, window, "done"),
+        *_segment("new", following, info.last, window, "not delivered yet"),
+    ]
 
 
-def _kept(*segments: Segment | None) -> list[Segment]:
-    return [segment for segment in segments if segment is not None]
-
-
-def _segment(kind: str, first: int, last: int, window: Stretch, note: str = "") -> Segment | None:
-    """Return where offsets are drawn; None when none of them is in the window."""
+def _segment(kind: str, first: int, last: int, window: Stretch, note: str = "") -> list[Segment]:
+    """Return where offsets are drawn; nothing when none of them is in the window."""
     low, high = max(first, window.first), min(last, window.last)
     if low > high:
-        return None
+        return []
     scale = WIDTH / window.length
     width = min(max((high - low + 1) * scale, LEAST), WIDTH)
     x = min((low - window.first) * scale, WIDTH - width)
-    return Segment(kind, round(x, 2), round(width, 2), first, last, note)
+    return [Segment(kind, round(x, 2), round(width, 2), first, last, note)]
 
 
 # What a registered reader is, by the beginning of its name.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from headwater.serve.console import letters
-from headwater.serve.console.actions import consumers, groups, queues, streams
+from headwater.serve.console.actions import consumers, queues, streams
 from headwater.serve.console.actions.action import Prepare
 
 ACTIONS: Final[dict[str, Prepare]] = {
-    "seek": groups.seek,
-    "remove": groups.remove,
-    "group-state": groups.group_state,
-    "pending": groups.settle_pending,
+    "seek": streams.seek,
+    "remove": streams.remove_group,
+    "group-state": streams.group_state,
+    "pending": streams.settle_pending,
     "evict": streams.evict,
     "retain": streams.retain,
     "delete-stream": streams.delete,
