@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeA
 from headwater.app.log_lines import with_log_context
 from headwater.app.parts import Fault, Need, Part, PartCounts, Resources, Work
 from headwater.client import Headwater, keep_each
-from headwater.errors import HeadwaterError, InvalidInput, StoreError
+from headwater.errors import HeadwaterError, StoreError
 from headwater.kernel.codecs import coder_of
 from headwater.kernel.failures import Outage, store_may_recover
 from headwater.kernel.handlers import check_takes, is_async
@@ -70,23 +70,18 @@ class WorkerPart(Part):
 
     def check(self, resources: Resources) -> Iterator[Fault]:
         """Check names, codec, options and handler; then whether the store has the object."""
-        source, known = self.source, True
-        for attempt in (
-            lambda: check_name(source.name, source.kind),
-            lambda: source.group is not None and check_name(source.group, "group"),
-            lambda: coder_of(source.codec),
-            lambda: check_takes(self.handler, "message"),
-        ):
-            try:
-                attempt()
-            except InvalidInput as error:
-                known = False
-                yield Fault(self.name, str(error))
-        try:
-            self._try_options(resources.hw)
-        except InvalidInput as error:
-            yield Fault(self.name, str(error))
-        if known:
+        source = self.source
+        wrong = [
+            *self.faults(
+                lambda: check_name(source.name, source.kind),
+                lambda: source.group is not None and check_name(source.group, "group"),
+                lambda: coder_of(source.codec),
+                lambda: check_takes(self.handler, "message"),
+            )
+        ]
+        yield from wrong
+        yield from self.faults(lambda: self._try_options(resources.hw))
+        if not wrong:
             yield from self._missing(resources.hw)
 
     def _try_options(self, hw: Headwater) -> None:
@@ -247,30 +242,23 @@ class ConsumerPart(Part):
 
     def check(self, resources: Resources) -> Iterator[Fault]:
         """Check names, codec, options, handler, and the tables of the database."""
-        for attempt in (
+        yield from self.faults(
             lambda: [check_name(name, "stream") for name in self.source.names],
             lambda: coder_of(self.source.codec),
             lambda: check_takes(self.handler, "connection", "messages"),
-        ):
-            try:
-                attempt()
-            except InvalidInput as error:
-                yield Fault(self.name, str(error))
-        yield from self._check_database(resources)
+            lambda: self._check_database(resources),
+        )
 
-    def _check_database(self, resources: Resources) -> Iterator[Fault]:
+    def _check_database(self, resources: Resources) -> None:
         from headwater.outbox.consumer_loop import Consumer
         from headwater.outbox.outbox import Outbox
 
-        try:
-            if self.is_async:
-                resources.async_engine  # noqa: B018  it may lack a driver
-            engine = resources.engine
-            # It is never run: it refuses what it cannot work by.
-            Consumer(self.name, "check", engine, resources.hw, _batch_stand_in, **self.options)
-            Outbox(engine).status()
-        except HeadwaterError as error:
-            yield Fault(self.name, str(error))
+        if self.is_async:
+            resources.async_engine  # noqa: B018  it may lack a driver
+        engine = resources.engine
+        # It is never run: it refuses what it cannot work by.
+        Consumer(self.name, "check", engine, resources.hw, _batch_stand_in, **self.options)
+        Outbox(engine).status()
 
     def open(self, resources: Resources) -> Work:
         """Return the consumer."""
@@ -320,11 +308,9 @@ class StreamerPart(Part):
         """Check the options, and that the outbox has its tables."""
         from headwater.outbox.outbox import Outbox
 
-        try:
-            self.open(resources).close()
-            Outbox(resources.engine).status()
-        except HeadwaterError as error:
-            yield Fault(self.name, str(error))
+        yield from self.faults(
+            lambda: self.open(resources).close(), lambda: Outbox(resources.engine).status()
+        )
 
     def open(self, resources: Resources) -> Streamer:
         """Return the streamer."""
@@ -357,10 +343,6 @@ class TimedPart(Part):
     def __init__(self, *, is_async: bool) -> None:
         super().__init__(ASYNC_PART if is_async else SYNC_PART, "timed jobs", is_async=is_async)
         self.jobs: list[TimedJob] = []
-
-    def check(self, resources: Resources) -> Iterator[Fault]:  # noqa: ARG002
-        """Find nothing: jobs are checked where they are declared."""
-        return iter(())
 
     def open(self, resources: Resources) -> Work:
         """Return a runner of all jobs."""
@@ -459,10 +441,6 @@ class KeeperPart(Part):
     def __init__(self, name: str, every: Span) -> None:
         super().__init__(name, "store")
         self._every_ms = check_span(every, "every", 10)
-
-    def check(self, resources: Resources) -> Iterator[Fault]:  # noqa: ARG002
-        """Find nothing: what it works on need not exist."""
-        return iter(())
 
     def open(self, resources: Resources) -> Housekeeper:
         """Return the housekeeper."""

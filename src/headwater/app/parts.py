@@ -11,12 +11,12 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from headwater.errors import InvalidInput
+from headwater.errors import HeadwaterError, InvalidInput
 from headwater.kernel.failures import delay_s
 from headwater.kernel.inputs import check_int, check_name
 from headwater.kernel.packaging import extra_needed
@@ -270,13 +270,21 @@ class Part(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.object!r})"
 
-    @abstractmethod
-    def check(self, resources: Resources) -> Iterable[Fault]:
+    def check(self, resources: Resources) -> Iterable[Fault]:  # noqa: ARG002
         """Return what is wrong with the part before it runs; may ask the store and the database.
 
         It changes nothing there. Errors of the store or the database may be raised: they are
         listed as faults.
         """
+        return ()
+
+    def faults(self, *attempts: Callable[[], object]) -> Iterator[Fault]:
+        """Yield why attempts were refused."""
+        for attempt in attempts:
+            try:
+                attempt()
+            except HeadwaterError as error:
+                yield Fault(self.name, str(error))
 
     @abstractmethod
     def open(self, resources: Resources) -> Work:

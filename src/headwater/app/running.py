@@ -29,6 +29,7 @@ from headwater.store.presence import (
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
     from headwater.client import Headwater
+    from headwater.store.call import Operation
 
 
 def check_parts(parts: Sequence[Part], resources: Resources) -> list[Fault]:
@@ -151,7 +152,7 @@ class Runner:
             if beat is not None:
                 beat.cancel()
                 await asyncio.gather(beat, return_exceptions=True)
-                await self._leave_async()
+                await self._tell_async(self._presence.leave())
             await self._resources.close_async()
             self._tasks_ended.set()
 
@@ -215,25 +216,24 @@ class Runner:
         rest_s = FIRST_S
         while not self._stop.wait(rest_s):
             rest_s = BEAT_S
-            if (hw := self._resources.open_hw) is not None:
-                with contextlib.suppress(HeadwaterError):
-                    hw.store.run(self._presence.beat(self._reports()), _BEAT_PATIENCE_S)
+            self._tell(self._presence.beat(self._reports()))
+        self._tell(self._presence.leave())
+
+    def _tell(self, note: Operation[None]) -> None:
         if (hw := self._resources.open_hw) is not None:
             with contextlib.suppress(HeadwaterError):
-                hw.store.run(self._presence.leave(), _BEAT_PATIENCE_S)
+                hw.store.run(note, _BEAT_PATIENCE_S)
 
     async def _beat_async(self) -> None:
         await asyncio.sleep(FIRST_S)
         while True:
-            if (hw := self._resources.open_async_hw) is not None:
-                with contextlib.suppress(HeadwaterError):
-                    await hw.store.run(self._presence.beat(self._reports()), _BEAT_PATIENCE_S)
+            await self._tell_async(self._presence.beat(self._reports()))
             await asyncio.sleep(BEAT_S)
 
-    async def _leave_async(self) -> None:
+    async def _tell_async(self, note: Operation[None]) -> None:
         if (hw := self._resources.open_async_hw) is not None:
             with contextlib.suppress(HeadwaterError):
-                await hw.store.run(self._presence.leave(), _BEAT_PATIENCE_S)
+                await hw.store.run(note, _BEAT_PATIENCE_S)
 
     def _run_thread(self, run: PartRun) -> None:
         while not self._stop.is_set():

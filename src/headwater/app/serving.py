@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
 from headwater.app.application import App
-from headwater.app.parts import Fault, Part, Resources, SharedFile
+from headwater.app.parts import Part, Resources, SharedFile
 from headwater.app.supervisor import RunPlan, Supervisor
 from headwater.kernel.inputs import check_int
 from headwater.metrics.sampler import MAX_SERIES
@@ -158,10 +158,6 @@ class ServerPart(Part):
         super().__init__("server", where, is_async=True, spread=True)
         self._server = server
         self._addresses = addresses
-
-    def check(self, resources: Resources) -> Iterable[Fault]:  # noqa: ARG002
-        """Return nothing: what can be wrong was checked before there were processes."""
-        return ()
 
     def open(self, resources: Resources) -> _Serving:
         """Return what serves; in the event loop."""

@@ -276,14 +276,16 @@ class Supervisor:
         )
 
     def _hear(self, processes: Sequence[ChildProcess], wait_s: float) -> None:
-        """Take what processes say, waiting this long for it, or for a signal."""
+        """Take what processes say, waiting this long for it, or for a signal to stop."""
         poll = select.poll()
-        poll.register(self._stop, select.POLLIN)
-        speakers: dict[int, ChildProcess] = {}
-        for process in processes:
-            for pipe in process.pipes():
-                poll.register(pipe, select.POLLIN | select.POLLHUP)
-                speakers[pipe] = process
+        speakers = {pipe: process for process in processes for pipe in process.pipes()}
+        for pipe in speakers:
+            poll.register(pipe, select.POLLIN | select.POLLHUP)
+        if not self._stop.is_set():
+            # Once it is set, a poll of it returns at once.
+            poll.register(self._stop, select.POLLIN)
+        elif not speakers:
+            wait_s /= 10
         try:
             for pipe, _ in poll.poll(wait_s * 1000):
                 if pipe in speakers:
@@ -313,7 +315,7 @@ class Supervisor:
                 for process in left:
                     process.tell(Hurry())
                     process.kill_after(_HURRY_S if told == 2 else 0)
-            self._hear_out(left)
+            self._hear(left, _LOOK_S)
             for process in [one for one in left if one.code is not None]:
                 process.close()
                 self._totals.bury(process.parts)
@@ -324,25 +326,11 @@ class Supervisor:
         for place in self._places:
             place.process = None
 
-    def _hear_out(self, processes: Sequence[ChildProcess]) -> None:
-        # Once the request to stop is set, a poll of it returns at once.
-        poll = select.poll()
-        speakers = {pipe: process for process in processes for pipe in process.pipes()}
-        for pipe in speakers:
-            poll.register(pipe, select.POLLIN | select.POLLHUP)
-        try:
-            if not speakers:
-                time.sleep(_LOOK_S / 10)
-            for pipe, _ in poll.poll(_LOOK_S * 1000):
-                speakers[pipe].hear(pipe)
-        except KeyboardInterrupt:
-            self._signalled()
-
     def _end(self, process: ChildProcess) -> None:
         """End a process that has no parts yet."""
         process.tell(Stop())
         process.kill_after(GRACE_S)
         while process.code is None:
-            self._hear_out([process])
+            self._hear([process], _LOOK_S)
             process.kill_if_due()
         process.close()

@@ -20,7 +20,7 @@ from headwater.cli import completing, options, output
 from headwater.cli.options import AsJson, StoreUrl, Yes, confirm, keyword
 from headwater.doors.catalogue import Kind
 from headwater.kernel.declaring import Spelling
-from headwater.kernel.inputs import MAX_IN_FLIGHT, Limits
+from headwater.kernel.inputs import Limits
 
 if TYPE_CHECKING:
     from headwater.doors.catalogue import Declared
@@ -55,6 +55,7 @@ _EXAMPLES: Final = {
     Spelling.SIZE.value: " As 1000000, 500MB or 2GiB.",
 }
 _EMPTY: Final = inspect.Parameter.empty
+_LAST: Final = (keyword("store", StoreUrl, None), keyword("as_json", AsJson, False))
 
 
 class Word(NamedTuple):
@@ -91,15 +92,19 @@ class Declaration(NamedTuple):
 
 def add_commands(app: typer.Typer, kind: Kind, opened: Opened) -> None:
     """Add a command to a group of commands for each operation of a kind."""
-    from headwater.cli.declared import DECLARED
-
-    for declaration in DECLARED[kind.name]:
+    for declaration in _declared(kind):
         if declaration.by_hand:
             continue
         steps = any(word.shape == Spelling.POSITION.value for word in declaration.words)
         settings = options.TAKES_STEPS if steps else None
         run = _command(declaration, kind, opened)
         app.command(declaration.name, context_settings=settings)(run)
+
+
+def _declared(kind: Kind) -> list[Declaration]:
+    from headwater.cli.declared import DECLARED
+
+    return DECLARED[kind.name]
 
 
 def _command(declaration: Declaration, kind: Kind, opened: Opened) -> Callable[..., None]:
@@ -124,7 +129,7 @@ def _command(declaration: Declaration, kind: Kind, opened: Opened) -> Callable[.
     parameters = [_parameter(word) for word in declaration.words]
     if declaration.asks:
         parameters.append(keyword("yes", Yes, False))
-    parameters += [keyword("store", StoreUrl, None), keyword("as_json", AsJson, False)]
+    parameters += _LAST
     run.__name__, run.__doc__ = f"{declaration.verb}_{kind.name}", declaration.help
     return addressed(run, kind, parameters)
 
@@ -139,9 +144,7 @@ def addressed(
 
 def taking(kind: Kind, verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Have a command that is written by hand take the options of an operation, by keyword."""
-    from headwater.cli.declared import DECLARED
-
-    declaration = next(one for one in DECLARED[kind.name] if one.verb == verb)
+    declaration = next(one for one in _declared(kind) if one.verb == verb)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(command, include_extras=True)
@@ -263,56 +266,20 @@ def _value(word: Word, typed: Any) -> Any:
     return typed
 
 
-_InFlight = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=MAX_IN_FLIGHT,
-        metavar="N",
-        help="At most N messages are with consumers at once.",
-    ),
-]
-_InFlightPerKey = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=MAX_IN_FLIGHT,
-        metavar="N",
-        help="At most N messages of one tag are with members at once.",
-    ),
-]
-_Rate = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RATE",
-        help="How many are delivered per time, retries included: 100/s, '100/s burst 20', 10/m.",
-    ),
-]
-_RatePerKey = Annotated[
-    str | None, typer.Option(metavar="RATE", help="The same for the messages of one tag.")
-]
 _NoLimits = Annotated[bool, typer.Option("--none", help="Remove all limits.")]
 
 
 def limit_command(kind: Kind, opened: Opened, *without: str) -> Callable[..., None]:
     """Return the command ``limit`` of a kind of object, without limits that it cannot keep."""
+    declaration = next(one for one in _declared(kind) if one.verb == "limit")
+    words = [word for word in declaration.words if word.called not in without]
 
-    def limit(
-        *,
-        max_in_flight: _InFlight = None,
-        max_in_flight_per_key: _InFlightPerKey = None,
-        rate: _Rate = None,
-        rate_per_key: _RatePerKey = None,
-        none: _NoLimits = False,
-        store: StoreUrl = None,
-        as_json: AsJson = False,
-        **address: str,
-    ) -> None:
+    def limit(store: str | None, as_json: bool, none: bool, **typed: Any) -> None:
         """Show the limits, or set all of them: what is not named is not limited."""
-        wanted = Limits(max_in_flight, max_in_flight_per_key, rate, rate_per_key)
+        wanted = Limits(**{word.called: typed[word.called] for word in words})
         if wanted and none:
             raise typer.BadParameter("--none removes all limits; give it alone")
-        names = [address["name"], *(address[key] for key in kind.keys[1:])]
+        names = [typed["name"], *(typed[key] for key in kind.keys[1:])]
         with opening(kind.operation("limit"), opened)(store, *names) as target:
             state = state_of(kind, target)
             limits = before = (state[0] if isinstance(state, list) else state).limits
@@ -324,5 +291,5 @@ def limit_command(kind: Kind, opened: Opened, *without: str) -> Callable[..., No
         change = "" if limits == before else f" (before: {before})"
         output.answer(done, f"limits: {limits}{change}", as_json)
 
-    *own, _ = inspect.signature(limit, eval_str=True).parameters.values()
-    return addressed(limit, kind, [one for one in own if one.name not in without])
+    parameters = [*map(_parameter, words), keyword("none", _NoLimits, False), *_LAST]
+    return addressed(limit, kind, parameters)

@@ -8,9 +8,9 @@ import select
 import stat
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import typer
 
@@ -157,7 +157,7 @@ def _write_lines(target: Stream | Topic, given: WriteFlags, where: Any, as_json:
                     entries = [(*entry, headers) for entry in entries]
                 where.add(target.write_many(entries, backlog=given.backlog))
                 written += len(batch)
-                progress.step(len(batch), sum(map(len, batch)) + len(batch))
+                progress(len(batch), sum(map(len, batch)) + len(batch))
     except (HeadwaterError, KeyboardInterrupt):
         if written:
             output.warn(f"written before that: {output.counted(written, 'message')}, {where}")
@@ -213,25 +213,18 @@ def _has_more(source: BinaryIO) -> bool:
     return bool(ready)
 
 
-class _Progress(Protocol):
-    def step(self, lines: int, size: int) -> None:
-        """Show progress."""
-
-
-class _Silent:
-    def step(self, lines: int, size: int) -> None:
-        """Show nothing."""
-
-
 @contextmanager
-def _progress(source: BinaryIO) -> Iterator[_Progress]:
-    """Show a bar on standard error when that is a terminal, unless somebody types the lines."""
+def _progress(source: BinaryIO) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on standard error when that is a terminal, unless somebody types the lines.
+
+    Yields what is called with how many lines were written, and how many bytes they have.
+    """
     console = output.console(stderr=True)
     if console.is_terminal and source.isatty():
         # No bar: it would be drawn over what is typed.
         typer.echo("a message per line; Ctrl-D ends", err=True)
     if not console.is_terminal or source.isatty():
-        yield _Silent()
+        yield lambda _lines, _size: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -239,14 +232,10 @@ def _progress(source: BinaryIO) -> Iterator[_Progress]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("lines", total=_size(source), lines=0)
 
-        class Shown:
-            lines = 0
+        def step(lines: int, size: int) -> None:
+            bar.update(task, advance=size, lines=bar.tasks[0].fields["lines"] + lines)
 
-            def step(self, lines: int, size: int) -> None:
-                self.lines += lines
-                bar.update(task, advance=size, lines=self.lines)
-
-        yield Shown()
+        yield step
 
 
 def _size(source: BinaryIO) -> int | None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from headwater.log.topic import Topic, TopicGroup
     from headwater.log.types import Message, TopicMessage
     from headwater.queue.queue import Queue
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -279,13 +282,6 @@ def connected(url: str | None, *, runs_on: bool = False) -> Iterator[Headwater]:
         yield hw
 
 
-@contextmanager
-def known_topic(url: str | None, name: str) -> Iterator[Topic]:
-    """Yield a topic that exists; raises UnknownTopic, as most often the name is mistyped."""
-    with connected(url) as hw:
-        yield topic_of(hw, name)
-
-
 def topic_of(hw: Headwater, name: str) -> Topic:
     """Return a topic that exists; raises UnknownTopic."""
     names = hw.topics()
@@ -302,20 +298,6 @@ def queue_of(hw: Headwater, name: str) -> Queue:
     return queue
 
 
-@contextmanager
-def known_queue(url: str | None, name: str) -> Iterator[Queue]:
-    """Yield a queue that exists; raises UnknownQueue, as most often the name is mistyped."""
-    with connected(url) as hw:
-        yield queue_of(hw, name)
-
-
-@contextmanager
-def known_stream(url: str | None, name: str) -> Iterator[Stream]:
-    """Yield a stream that exists; raises UnknownStream, as most often the name is mistyped."""
-    with connected(url) as hw:
-        yield known(hw, name)
-
-
 def known(hw: Headwater, name: str) -> Stream:
     """Return a stream that was written, or that somebody reads already; raises UnknownStream."""
     stream = hw.stream(name)
@@ -323,6 +305,24 @@ def known(hw: Headwater, name: str) -> Stream:
     if not (facts.exists or facts.groups or facts.readers):
         raise UnknownStream(name, similar(name, hw.streams()))
     return stream
+
+
+def _by_url(
+    find: Callable[[Headwater, str], T],
+) -> Callable[[str | None, str], AbstractContextManager[T]]:
+    """Return what yields an object that exists; most often the name of another is mistyped."""
+
+    @contextmanager
+    def opened(url: str | None, name: str) -> Iterator[T]:
+        with connected(url) as hw:
+            yield find(hw, name)
+
+    return opened
+
+
+known_topic = _by_url(topic_of)
+known_queue = _by_url(queue_of)
+known_stream = _by_url(known)
 
 
 def similar(name: str, names: Iterable[str]) -> str | None:
@@ -463,39 +463,6 @@ def from_here(
     return max(1, here + sought.messages) if isinstance(sought, Steps) else sought
 
 
-OneTag = Annotated[str | None, typer.Argument(metavar="TAG", help="One message: its tag.")]
-OneValue = Annotated[str | None, typer.Argument(metavar="VALUE", help="One message: its value.")]
-InBase64 = Annotated[
-    bool, typer.Option("--base64", help="VALUE is base64, of which the bytes are written.")
-]
-LineTag = Annotated[
-    str | None, typer.Option("--tag", help="Lines of stdin: the tag of every message.")
-]
-Separator = Annotated[
-    str | None,
-    typer.Option(
-        "--separator",
-        help="Lines of stdin: the text between tag and value; its first occurrence counts.",
-    ),
-]
-Backlog = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        metavar="N",
-        help="Then evict old messages, but keep at least N, and all that readers need.",
-    ),
-]
-Producer = Annotated[
-    str | None,
-    typer.Option(
-        help="One message: who writes it. A repeat with the same --sequence writes nothing."
-    ),
-]
-SequenceNumber = Annotated[
-    int | None,
-    typer.Option(min=0, help="One message: its number, which grows from write to write."),
-]
 GivenHeader = Annotated[
     list[str] | None,
     typer.Option(
@@ -505,17 +472,6 @@ GivenHeader = Annotated[
 FirstOffset = Annotated[
     int | None,
     typer.Option("--offset", "-o", min=1, help="The first offset.", show_default="first"),
-]
-AsGroup = Annotated[
-    str | None, typer.Option(help="Read as a member of this group instead of by offset.")
-]
-AckMs = Annotated[
-    int | None,
-    typer.Option(min=1, help="Group: milliseconds until unacknowledged messages are redelivered."),
-]
-ExpireMs = Annotated[
-    int | None,
-    typer.Option(min=1, help="Group: milliseconds until unacknowledged messages are given up."),
 ]
 NewestLines = Annotated[
     int | None,
@@ -538,14 +494,39 @@ StopAfter = Annotated[
 class WriteFlags(OptionGroup):
     """What a command that writes was given: one message, or how lines become messages."""
 
-    tag: OneTag = None
-    value: OneValue = None
-    line_tag: LineTag = None
-    separator: Separator = None
+    tag: Annotated[str | None, typer.Argument(metavar="TAG", help="One message: its tag.")] = None
+    value: Annotated[
+        str | None, typer.Argument(metavar="VALUE", help="One message: its value.")
+    ] = None
+    line_tag: Annotated[
+        str | None, typer.Option("--tag", help="Lines of stdin: the tag of every message.")
+    ] = None
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            "--separator",
+            help="Lines of stdin: the text between tag and value; its first occurrence counts.",
+        ),
+    ] = None
     batch: BatchSize = 1000
-    backlog: Backlog = None
-    producer: Producer = None
-    sequence: SequenceNumber = None
+    backlog: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Then evict old messages, but keep at least N, and all that readers need.",
+        ),
+    ] = None
+    producer: Annotated[
+        str | None,
+        typer.Option(
+            help="One message: who writes it. A repeat with the same --sequence writes nothing."
+        ),
+    ] = None
+    sequence: Annotated[
+        int | None,
+        typer.Option(min=0, help="One message: its number, which grows from write to write."),
+    ] = None
     header: GivenHeader = None
 
     # An option of commands on streams only.
@@ -576,7 +557,9 @@ class WriteFlags(OptionGroup):
 class StreamWriteFlags(WriteFlags):
     """The same, where the value of one message may be base64."""
 
-    in_base64: InBase64 = False
+    in_base64: Annotated[
+        bool, typer.Option("--base64", help="VALUE is base64, of which the bytes are written.")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -586,9 +569,19 @@ class ReadFlags(OptionGroup):
     offset: FirstOffset = None
     count: Count = 10
     block_ms: BlockMs = 0
-    group: AsGroup = None
-    ack_ms: AckMs = None
-    expire_ms: ExpireMs = None
+    group: Annotated[
+        str | None, typer.Option(help="Read as a member of this group instead of by offset.")
+    ] = None
+    ack_ms: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Group: milliseconds until unacknowledged messages are redelivered."
+        ),
+    ] = None
+    expire_ms: Annotated[
+        int | None,
+        typer.Option(min=1, help="Group: milliseconds until unacknowledged messages are given up."),
+    ] = None
 
     def check(self) -> None:
         """Refuse options of a group without one."""
@@ -615,59 +608,52 @@ def headers_of(given: list[str] | None) -> dict[str, bytes]:
     return found
 
 
-GroupStart = Annotated[
-    str | None,
-    typer.Option(
-        "--start",
-        metavar="WHERE",
-        help="Create the group: it starts at an offset, first, last, or a time.",
-        show_default=False,
-    ),
-]
-MaxPending = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        metavar="N",
-        help="Deliver no new messages while N await their ack; 0: no limit.",
-        show_default=False,
-    ),
-]
-KeepLetters = Annotated[
-    bool | None,
-    typer.Option(
-        "--dead-letters/--no-dead-letters",
-        help="Keep what expires in the stream STREAM.GROUP.dead, or drop it.",
-        show_default=False,
-    ),
-]
-LettersTo = Annotated[
-    str | None,
-    typer.Option(
-        "--dead-letters-to",
-        metavar="STREAM",
-        help="Keep what expires in this stream.",
-        show_default=False,
-    ),
-]
-KeepOrder = Annotated[
-    bool,
-    typer.Option(
-        "--ordered",
-        help="Keep the order of each tag from now on: a message waits for those before it.",
-    ),
-]
-
-
 @dataclass(frozen=True)
 class GroupSettings(OptionGroup):
     """What a command was asked to set; None leaves a setting as it is."""
 
-    start: GroupStart = None
-    max_pending: MaxPending = None
-    dead_letters: KeepLetters = None
-    letters_to: LettersTo = None
-    ordered: KeepOrder = False
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            metavar="WHERE",
+            help="Create the group: it starts at an offset, first, last, or a time.",
+            show_default=False,
+        ),
+    ] = None
+    max_pending: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Deliver no new messages while N await their ack; 0: no limit.",
+            show_default=False,
+        ),
+    ] = None
+    dead_letters: Annotated[
+        bool | None,
+        typer.Option(
+            "--dead-letters/--no-dead-letters",
+            help="Keep what expires in the stream STREAM.GROUP.dead, or drop it.",
+            show_default=False,
+        ),
+    ] = None
+    letters_to: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letters-to",
+            metavar="STREAM",
+            help="Keep what expires in this stream.",
+            show_default=False,
+        ),
+    ] = None
+    ordered: Annotated[
+        bool,
+        typer.Option(
+            "--ordered",
+            help="Keep the order of each tag from now on: a message waits for those before it.",
+        ),
+    ] = False
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of ``group`` beside its name; refuses what does not go together."""

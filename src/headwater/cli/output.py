@@ -171,18 +171,10 @@ def _show_apart(
     out: Console,
 ) -> None:
     """Print each row as lines: a heading with its cell."""
-    from rich.table import Table
-    from rich.text import Text
-
     for number, row in enumerate(cells):
         if number:
             out.print()
-        table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_column(no_wrap=True, style="bold")
-        table.add_column(overflow="fold")
-        for heading, cell in zip(headings, row, strict=True):
-            table.add_row(heading, Text(cell, styles.get(cell, "")))
-        out.print(table)
+        show_facts(zip(headings, row, strict=True), out, styles)
 
 
 def _plain_lines(
@@ -205,7 +197,11 @@ def _plain_lines(
     yield from map(line, cells)
 
 
-def show_facts(facts: Iterable[tuple[str, object]]) -> None:
+def show_facts(
+    facts: Iterable[tuple[str, object]],
+    out: Console | None = None,
+    styles: Mapping[str, str] | None = None,
+) -> None:
     """Print names, each with its fact."""
     from rich.table import Table
     from rich.text import Text
@@ -214,8 +210,9 @@ def show_facts(facts: Iterable[tuple[str, object]]) -> None:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for name, fact in facts:
-        table.add_row(Text(name), Text(readable(fact)))
-    console().print(table)
+        cell = readable(fact)
+        table.add_row(Text(name), Text(cell, (styles or {}).get(cell, "")))
+    (out or console()).print(table)
 
 
 def say(text: str, style: str = "") -> None:

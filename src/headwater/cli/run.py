@@ -23,21 +23,26 @@ if TYPE_CHECKING:
 @contextmanager
 def logged_lines(logger: str) -> Iterator[None]:
     """Print the warnings and errors of a logger, each as one line, while the block runs."""
-    log, printer = logging.getLogger(logger), _Printer()
-    log.addHandler(printer)
+
+    def show(record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        output.warn(f"{record.getMessage()}: {error}" if error else record.getMessage())
+
+    with _handled(logging.getLogger(logger), logging.WARNING, show):
+        yield
+
+
+@contextmanager
+def _handled(
+    logger: logging.Logger, level: int, show: Callable[[logging.LogRecord], None]
+) -> Iterator[None]:
+    handler = logging.Handler(level)
+    handler.emit = show  # type: ignore[assignment]
+    logger.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(printer)
-
-
-class _Printer(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        output.warn(f"{record.getMessage()}: {error}" if error else record.getMessage())
+        logger.removeHandler(handler)
 
 
 _BAD_APP = 2
@@ -211,20 +216,14 @@ def _logged(plan: RunPlan, lines: Callable[[str], None]) -> Iterator[None]:
     """Print what the supervisor itself logs in the same form as its processes."""
     from headwater.app.log_lines import LineFormatter
 
-    class Printer(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines(self.format(record))
-
-    printer = Printer(logging.INFO)
-    printer.setFormatter(LineFormatter("json" if plan.log == "json" else "text", None, {}))
+    form = LineFormatter("json" if plan.log == "json" else "text", None, {})
     logger = logging.getLogger("headwater")
     level = logger.level
-    logger.addHandler(printer)
     logger.setLevel(logging.INFO)
     try:
-        yield
+        with _handled(logger, logging.INFO, lambda record: lines(form.format(record))):
+            yield
     finally:
-        logger.removeHandler(printer)
         logger.setLevel(level)
 
 

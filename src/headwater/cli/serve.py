@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -75,21 +77,18 @@ def serve(
     Without tokens it listens on the loopback only. Limits are those of each process. After either
     signal, running requests are completed, and the exit code is 0.
     """
-    from headwater.kernel.packaging import extra_needed
 
-    with extra_needed("serve"):
-        from headwater.app.serving import ServedStore, run_server
-        from headwater.serve.console.service import HOME
-        from headwater.serve.listening import parse_address
-        from headwater.serve.store_server import RespListening
-    from headwater.app.log_lines import configure
-    from headwater.kernel.profiles import store_of
+    def ready(home: str, *urls: str) -> None:
+        output.say(f"serving on {' and '.join(urls)}")
+        output.say(f"console at {urls[0]}{home}")
 
-    served = ServedStore(
-        store=store_of(store, None),
-        http=parse_address(http),
+    _serve(
+        ready,
+        http,
+        store,
+        workers,
+        None if resp is None else (resp, resp_limits),
         limits=http_limits,
-        resp=None if resp is None else RespListening(parse_address(resp), resp_limits),
         tokens=tokens,
         read_only=read_only,
         requests_per_s=requests_per_s,
@@ -101,13 +100,6 @@ def serve(
         max_series=max_series,
         history=history,
     )
-
-    def ready(*urls: str) -> None:
-        output.say(f"serving on {' and '.join(urls)}")
-        output.say(f"console at {urls[0]}{HOME}")
-
-    configure("text", None, {})
-    run_server(served, workers, ready)
 
 
 def console(
@@ -131,30 +123,41 @@ def console(
     It serves this machine only, and everybody on it may do everything. `headwater serve` has the
     same pages under /console, with tokens, for other machines.
     """
+
+    def ready(home: str, url: str) -> None:
+        output.say(f"the console is at {url}{home}; Ctrl-C ends it")
+        if not no_open:
+            import webbrowser
+
+            webbrowser.open(url + home)
+
+    _serve(ready, http, store, read_only=read_only, farm=farm, db=db, history=history)
+
+
+def _serve(
+    ready: Callable[..., None],
+    http: str,
+    store: str | None,
+    workers: int = 1,
+    resp: tuple[str, RespLimits] | None = None,
+    **facts: Any,
+) -> None:
+    """Serve until a signal; ``ready`` is called with the path of the console, and the URLs."""
     from headwater.kernel.packaging import extra_needed
 
     with extra_needed("serve"):
         from headwater.app.serving import ServedStore, run_server
         from headwater.serve.console.service import HOME
         from headwater.serve.listening import parse_address
+        from headwater.serve.store_server import RespListening
     from headwater.app.log_lines import configure
     from headwater.kernel.profiles import store_of
 
     served = ServedStore(
         store=store_of(store, None),
         http=parse_address(http),
-        read_only=read_only,
-        farm=farm,
-        db=db,
-        history=history,
+        resp=resp and RespListening(parse_address(resp[0]), resp[1]),
+        **facts,
     )
-
-    def ready(url: str) -> None:
-        output.say(f"the console is at {url}{HOME}; Ctrl-C ends it")
-        if not no_open:
-            import webbrowser
-
-            webbrowser.open(url + HOME)
-
     configure("text", None, {})
-    run_server(served, 1, ready)
+    run_server(served, workers, partial(ready, HOME))

@@ -281,12 +281,10 @@ class TopicWrites:
         future: asyncio.Future[range] = asyncio.get_running_loop().create_future()
 
         def done(first: int | Exception, at: int) -> None:
-            if future.done():
-                return
             if isinstance(first, Exception):
-                future.set_exception(first)
+                _settle(future, first)
             else:
-                future.set_result(range(first + at, first + at + len(entries)))
+                _settle(future, range(first + at, first + at + len(entries)))
 
         self._streams.add(stream, entries, size, done, next(iter(callers()), None))
         return future
@@ -301,17 +299,17 @@ class TopicWrites:
                     del self._asking[old]
         self._asking.move_to_end(name)
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def told(partitions: int | Exception, _: int) -> None:
-            if answer.done():
-                return
-            if isinstance(partitions, Exception):
-                answer.set_exception(partitions)
-            else:
-                answer.set_result(partitions)
-
-        asking.add(BatchPart((None,), told))
+        asking.add(BatchPart((None,), lambda told, _: _settle(answer, told)))
         return await answer
+
+
+def _settle(future: asyncio.Future[T], answer: T | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
 
 async def _ask(hw: AsyncHeadwater, name: str, _: list[None]) -> int:

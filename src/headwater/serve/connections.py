@@ -178,33 +178,6 @@ class OpenConnections:
             connection.abort()
 
 
-class HeldBytes:
-    """What one connection buffers, as it is counted among all of them.
-
-    ``bytes`` is 0 once it is released, whatever is counted afterwards.
-    """
-
-    __slots__ = ("_all_open", "bytes", "released")
-
-    def __init__(self, all_open: OpenConnections) -> None:
-        self._all_open = all_open
-        self.bytes = 0
-        self.released = False
-
-    def count(self, held: int) -> None:
-        """Count so many bytes as buffered now; this connection may be shed by it, as may others."""
-        if self.released:
-            return
-        change, self.bytes = held - self.bytes, held
-        if change:
-            self._all_open.hold(change)
-
-    def release(self) -> None:
-        """Count nothing here any more."""
-        self.count(0)
-        self.released = True
-
-
 def _sheddable(connection: Drainable) -> int:
     return connection.sheddable_bytes
 
@@ -219,7 +192,9 @@ class ClientConnection(asyncio.Protocol):
         self._paused = self._full = False
         # Nothing is taken behind what is under way, or behind what has arrived.
         self._ending = self._no_more = False
-        self._held = HeldBytes(all_open)
+        # What is buffered here, as it is counted among all; 0 once it is released.
+        self._held = 0
+        self._released = False
         # When the first byte came of what has not arrived whole.
         self._begun_at = 0.0
         # Of replies: bytes written in all, and how many of them had to be taken since when.
@@ -231,6 +206,19 @@ class ClientConnection(asyncio.Protocol):
         """Whether its client may go on to read when it sends no more: TLS is closed as a whole."""
         transport = self._transport
         return transport is not None and transport.get_extra_info("sslcontext") is None
+
+    def _hold(self, held: int) -> None:
+        """Count so many bytes as buffered now; this connection may be shed by it, as may others."""
+        if self._released:
+            return
+        change, self._held = held - self._held, held
+        if change:
+            self._all_open.hold(change)
+
+    def _release(self) -> None:
+        """Count nothing here any more."""
+        self._hold(0)
+        self._released = True
 
     def _pause(self) -> None:
         if self._transport is not None and not self._paused:

@@ -219,25 +219,7 @@ def _reply(problem: Problem, headers: bytes = b"", *, close: bool = False) -> Re
 _REF: Final = "#/components/schemas/{name}"
 _TEXT: Final = {"type": "string"}
 # By which statuses a route may be refused, beside those of its own.
-_REFUSALS: Final = (
-    400,
-    401,
-    403,
-    404,
-    405,
-    406,
-    408,
-    409,
-    413,
-    415,
-    429,
-    431,
-    500,
-    501,
-    502,
-    503,
-    504,
-)
+_REFUSALS: Final = sorted({*STATUSES.values(), 401, 403, 405, 406, 408, 413, 415, 429, 431})
 
 
 def document(routes: Iterable[Route]) -> bytes:

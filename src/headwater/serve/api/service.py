@@ -29,6 +29,7 @@ from headwater.serve.api.routes import (
 )
 from headwater.serve.audit import audited
 from headwater.serve.http.authorization import (
+    LOOKED_AT,
     Cors,
     check_grant,
     check_local,
@@ -52,17 +53,9 @@ _Work: TypeAlias = "Coroutine[Any, Any, Answered]"
 Guard: TypeAlias = Callable[[dict[bytes, bytes] | None, Cors | None], None]
 
 _ID: Final = re.compile(rb"[\w.:-]{1,64}", re.ASCII)
-_HEADERS: Final = frozenset(
-    (
-        b"accept",
-        b"content-encoding",
-        b"content-type",
-        b"host",
-        b"if-none-match",
-        b"last-event-id",
-        b"origin",
-        b"x-request-id",
-    )
+_HEADERS: Final = LOOKED_AT.union(
+    (b"accept", b"content-encoding", b"content-type"),
+    (b"if-none-match", b"last-event-id", b"x-request-id"),
 )
 _PREFLIGHT: Final = object()
 _ANY: Final = ("*/*", "application/*")

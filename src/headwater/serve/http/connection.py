@@ -293,7 +293,7 @@ class HttpConnection(ClientConnection):
         self._ending = self._ending or not request.keep_alive or reply.close
         self._send(reply, bodiless=request.method == "HEAD")
         self._ended()
-        if self._held.bytes or len(reply.body) > PIECE_BYTES:
+        if self._held or len(reply.body) > PIECE_BYTES:
             self._count_held()
 
     def _ended(self) -> None:
@@ -369,7 +369,7 @@ class HttpConnection(ClientConnection):
     @property
     def sheddable_bytes(self) -> int:
         """How many bytes ``shed`` would free: none of a request that is not answered yet."""
-        return self._held.bytes if self.sheddable else 0
+        return self._held if self.sheddable else 0
 
     def _count_held(self) -> None:
         """Count what is buffered here now; this connection may be shed by it, as may others."""
@@ -377,7 +377,7 @@ class HttpConnection(ClientConnection):
         held += len(self._request.body) if self._request is not None else 0
         if self._transport is not None:
             held += self._transport.get_write_buffer_size()
-        self._held.count(held)
+        self._hold(held)
 
     def _forget(self) -> None:
         """Give up place and bytes, unless a request is still under way."""
@@ -385,7 +385,7 @@ class HttpConnection(ClientConnection):
         self._ahead = _NOTHING
         self._count_held()
         if self._request is None:
-            self._held.release()
+            self._release()
             self._all_open.discard(self)
 
     def shed(self, reason: str) -> None:
@@ -397,7 +397,7 @@ class HttpConnection(ClientConnection):
         else:
             self._refuse(Refused(503, reason))
             self._transport.close()
-        self._held.release()
+        self._release()
 
     def check_timeout(self, now: float) -> None:
         """Close a connection whose client takes too long to send, to read, or to ask again."""
@@ -412,7 +412,7 @@ class HttpConnection(ClientConnection):
         if self._overdue(unsent, now, limits.reply_ms):
             self.abort()
             return
-        if self._held.bytes or unsent:
+        if self._held or unsent:
             self._count_held()
         if self._request is not None:
             return

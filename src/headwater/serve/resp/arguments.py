@@ -182,6 +182,9 @@ def topic_read_options(words: Words) -> ReadOptions:
 def _options(arguments: Arguments) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option in arguments.options():
+        if option in _READ_FLAGS:
+            found[_READ_FLAGS[option]] = True
+            continue
         match option:
             case "BLOCK":
                 found["block_ms"] = arguments.block_ms()
@@ -191,25 +194,22 @@ def _options(arguments: Arguments) -> dict[str, Any]:
                 found["retry_ms"] = arguments.number()
                 # 0 means never, as there is no other way to write that.
                 found["expire_ms"] = arguments.number() or None
-            case "WITHINFO":
-                found["with_info"] = True
-            case "WITHATTEMPT":
-                found["with_attempt"] = True
-            case "WITHHEADERS":
-                found["with_headers"] = True
             case "START":
                 found["start"] = start_of(arguments.take())
             case "MAXPENDING":
                 found["max_pending"] = arguments.number()
-            case "DEADLETTERS":
-                found["dead_letters"] = True
-            case "ORDERED":
-                found["ordered"] = True
             case _:
                 raise syntax_error()
     return found
 
 
+_READ_FLAGS: Final = {
+    "WITHINFO": "with_info",
+    "WITHATTEMPT": "with_attempt",
+    "WITHHEADERS": "with_headers",
+    "DEADLETTERS": "dead_letters",
+    "ORDERED": "ordered",
+}
 _OF_GROUPS: Final = {
     *("retry_ms", "start", "max_pending", "dead_letters", "ordered", "with_attempt"),
 }

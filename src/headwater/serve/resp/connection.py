@@ -110,7 +110,7 @@ class RespConnection(ClientConnection):
         self._parser.feed(data)
         if not self._busy:
             self._go_on()
-        if self._busy or self._parser.begun or self._held.bytes:
+        if self._busy or self._parser.begun or self._held:
             self._count_held()
         ahead = self._parser.held_bytes
         if self._session.grant is None:
@@ -278,7 +278,7 @@ class RespConnection(ClientConnection):
             self._go_on()
         elif self._paused:
             self._resume()
-        if self._held.bytes:
+        if self._held:
             self._count_held()
 
     def _send(self, reply: bytes) -> None:
@@ -299,22 +299,22 @@ class RespConnection(ClientConnection):
     @property
     def sheddable_bytes(self) -> int:
         """How many bytes ``shed`` would free: none of those of a command under way."""
-        return 0 if self._busy else self._held.bytes
+        return 0 if self._busy else self._held
 
     def _count_held(self) -> None:
         """Count what is buffered here now; this connection may be shed by it, as may others."""
         held = self._parser.held_bytes
         if self._transport is not None:
             held += self._transport.get_write_buffer_size()
-        self._held.count(held)
+        self._hold(held)
 
     def _forget(self) -> None:
         """Give up place and bytes, unless a command is still under way."""
-        if self._held.released:
+        if self._released:
             return
         self._count_held()
         if not self._busy:
-            self._held.release()
+            self._release()
             self._all_open.discard(self)
 
     def shed(self, reason: str) -> None:
@@ -340,7 +340,7 @@ class RespConnection(ClientConnection):
         if self._overdue(unsent, now, limits.reply_ms):
             self.abort()
             return
-        if self._held.bytes or unsent:
+        if self._held or unsent:
             self._count_held()
         if self._session.blocked and self._task is not None:
             if self._no_more:
