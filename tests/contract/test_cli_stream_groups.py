@@ -38,20 +38,6 @@ def test_all_groups_are_shown_with_where_they_stand(hw_stream: StreamCommands) -
     assert [stream.name, "workers"] in [line.split()[:2] for line in everywhere.out.splitlines()]
 
 
-def test_offsets_and_ranges_are_acknowledged_and_given_back(hw_stream: StreamCommands) -> None:
-    stream = hw_stream.stream
-    stream.write_many([("tag", b"value")] * 20)
-    group = stream.group("g")
-    group.read(20, ack_ms=60_000)
-    assert hw_stream("ack", "g", "1", "5-9", "3").out == "acknowledged 7 pending messages\n"
-    assert hw_stream("ack", "g", "1-9", "--json").row["acked"] == 2
-    assert hw_stream("nack", "g", "10-11").out == "returned 2 pending messages\n"
-    assert [message.offset for message in group.read(20, ack_ms=60_000)] == [10, 11]
-    answer = hw_stream("nack", "g", "12", "1", "--delay-ms", "60000", "--json")
-    assert answer.row["nacked"] == 1
-    assert group.read(20, ack_ms=60_000) == []
-
-
 @pytest.mark.parametrize("word", ["x", "5-", "-5", "5-x", "1.5", "5..9"])
 def test_what_is_no_offset_is_bad_usage(hw_stream: StreamCommands, word: str) -> None:
     stream = hw_stream.stream
@@ -171,13 +157,3 @@ def test_a_group_without_dead_letters_says_so(hw_stream: StreamCommands) -> None
     stream.write("tag", b"value")
     stream.group("g").read(1)
     assert hw_stream("dead", "g").out == "g keeps no dead letters\n"
-
-
-def test_a_group_is_removed(hw_stream: StreamCommands) -> None:
-    stream = hw_stream.stream
-    stream.write("tag", b"value")
-    stream.group("g").read(1)
-    stream.group("h").read(1)
-    assert hw_stream("remove-group", "g", "--yes").out == "removed g\n"
-    assert hw_stream("remove-group", "h", "--yes", "--json").row["removed"]
-    assert stream.info().groups == ()

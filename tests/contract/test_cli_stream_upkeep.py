@@ -99,25 +99,6 @@ def test_a_retention_that_cannot_be_meant_is_bad_usage(
     assert hw_stream("retain", *words).code == 2
 
 
-def test_compaction_is_done_now_or_left_to_the_housekeeper(hw_stream: StreamCommands) -> None:
-    stream = hw_stream.stream
-    stream.write_many([("a", b"1"), ("a", b"2"), ("b", b"3")])
-    assert hw_stream("compact").out == "removed 1 message\n"
-    assert hw_stream("compact", "--json").row == {"stream": stream.name, "removed": 0}
-    assert hw_stream("auto-compact").out == "noted for `headwater keep`\n"
-    assert stream.info().auto_compact
-    answer = hw_stream("auto-compact", "--off", "--json")
-    assert answer.row == {"stream": stream.name, "set": True}
-    assert not stream.info().auto_compact
-
-
-def test_sealing_tells_how_many(hw_stream: StreamCommands) -> None:
-    stream = hw_stream.stream
-    stream.write_many([("tag", b"value")] * 3)
-    assert hw_stream("seal").out == "sealed 3 messages\n"
-    assert hw_stream("seal", "--json").row["sealed"] == 0
-
-
 def test_deletion_asks_first(hw_stream: StreamCommands) -> None:
     stream = hw_stream.stream
     stream.write("tag", b"value")

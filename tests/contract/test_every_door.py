@@ -15,6 +15,7 @@ import pytest
 
 import headwater
 from headwater.doors.catalogue import KINDS, Declared, catalogue
+from headwater.doors.replies import sentence
 from headwater.kernel.declaring import DOORS
 from tests.support.api import ApiServer
 from tests.support.blocking import Loop
@@ -219,7 +220,7 @@ def test_a_door_does_what_the_library_does(
 ) -> None:
     operation, door = OPERATIONS[operation_id], bench.doors[through]
     kind, results, states = operation.kind, [], []
-    name, twin = (f"n-{secrets.token_hex(4)}" for _ in range(2))
+    name, twin = _two_names()
     for own in (name, twin):
         names = bench.begin(kind.name, own)
         given = bench.given(operation, own, all_of_them=all_of_them)
@@ -242,6 +243,27 @@ def state(hw: headwater.Headwater, operation: Declared, name: str, target: Any) 
         return getattr(target, operation.kind.state)()
     except headwater.HeadwaterError as error:
         return type(error).__name__
+
+
+@pytest.mark.parametrize(
+    "operation_id", [operation.id for door, operation in DERIVED if door == "command line"]
+)
+def test_a_command_prints_the_sentence_of_its_operation(bench: Bench, operation_id: str) -> None:
+    operation, name, twin = OPERATIONS[operation_id], *_two_names()
+    line = bench.doors["command line"]
+    assert isinstance(line, CommandLine)
+    address = bench.begin(operation.kind.name, name)
+    given = bench.given(operation, name, all_of_them=False)
+    value = operation.call(operation.kind.open(bench.hw, *address), given)
+    names = bench.begin(operation.kind.name, twin)
+    given = bench.given(operation, twin, all_of_them=False)
+    in_path = [given[key] for key in operation.in_path]
+    printed = line.run(operation, names, given).out
+    assert printed == f"{sentence(operation, [*names, *in_path], value)}\n"
+
+
+def _two_names() -> tuple[str, str]:
+    return f"n-{secrets.token_hex(4)}", f"n-{secrets.token_hex(4)}"
 
 
 @pytest.mark.parametrize(("through", "operation_id"), REFUSED)

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-import headwater
 from headwater.serve.resp.waiting import AT_THE_STORE
-from headwater.timed import operating, states
-from headwater.timed.states import JobSpec, JobState, TimedStep
 from tests.support.farms import one_each, replicas
 from tests.support.resp import RespServer, first_answered, until_blocked
 from tests.support.servers import Server
@@ -118,26 +115,6 @@ def test_dirty_lists_fold_reserve_and_commit(client: Any, name: str) -> None:
     with pytest.raises(redis.ResponseError, match="not a valid float"):
         ask("ICKADD", name, "x", "a")
     assert ask("ICKDEL", name) >= 1
-
-
-def test_timed_jobs_are_paused_run_and_removed(client: Any, stores: Stores, name: str) -> None:
-    ask = client.execute_command
-    with headwater.connect(stores.url("plain")) as hw:
-        assert hw.store.run(operating.change(operating.job_stream(name), _defined))
-    assert (ask("CRONPAUSE", name), ask("CRONPAUSE", name)) == (1, 0)
-    assert ask("CRONRUN", name) == b"OK"
-    info = ask("CRONINFO", name)
-    assert (info[b"name"], info[b"paused"]) == (name.encode(), True)
-    assert [run[b"by-hand"] for run in info[b"waiting"]] == [True]
-    events = [event[b"what"] for event in ask("CRONHISTORY", name, "COUNT", 2)]
-    assert events == [b"paused", b"asked"]
-    assert (ask("CRONRESUME", name), ask("CRONDEL", name), ask("CRONDEL", name)) == (1, 1, 0)
-    with pytest.raises(redis.ResponseError, match="NOTFOUND"):
-        ask("CRONINFO", name)
-
-
-def _defined(state: JobState | None) -> TimedStep | None:
-    return states.define(state, JobSpec(every_ms=3_600_000), 1, "test")
 
 
 def test_timelines_need_a_farm(client: Any, name: str) -> None:

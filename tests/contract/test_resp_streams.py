@@ -262,27 +262,3 @@ def test_what_follows_a_wait_that_is_given_up_is_not_answered_in_its_place(
         assert client.read() == []
         with pytest.raises(EOFError):
             client.read()
-
-
-def test_a_stream_is_kept_in_bounds_and_removed(
-    client: Any, library: headwater.Headwater, name: str
-) -> None:
-    ask = client.execute_command
-    stream = library.stream(name)
-    stream.write_many([("a", "1"), ("b", "2"), ("a", "3"), ("a", "4")])
-    assert ask("TSEEKREADER", name, "archive", "FIRST") == stream.info().readers["archive"] == 1
-    assert ask("TEVICT", name, 4, "WAIT") == 0
-    assert ask("TRETAIN", name, "MAXCOUNT", 3, "MAXIDLE", 60_000) == [0, 1, b"archive"]
-    assert stream.info().retention.max_idle_ms == 60_000
-    assert ask("TRETAIN", name, "MAXCOUNT", 3, "FORCE") == [1, 0, None]
-    assert ask("TOFFSETAT", name, 0) == 2
-    assert ask("TNEWESTSEQUENCE", name, "nobody") is None
-    assert ask("TSEAL", name) == 3
-    assert ask("TCOMPACT", name) == 1
-    assert ask("TAUTOCOMPACT", name) == 1
-    assert stream.info().auto_compact
-    assert ask("TAUTOCOMPACT", name, "OFF") == 1
-    assert not stream.info().auto_compact
-    assert ask("TFORGETREADER", name, "archive") == 1
-    assert not stream.info().readers
-    assert [ask("TDEL", name), ask("TDEL", name)] == [1, 0]

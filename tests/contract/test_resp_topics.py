@@ -163,33 +163,6 @@ def test_what_makes_no_sense_of_a_channel_is_refused(ask: Any, name: str, words:
     assert "fault of its own" not in str(caught.value)
 
 
-def test_limits_are_set_shown_and_taken_off(ask: Any, name: str) -> None:
-    assert ask("QLIMIT", name, "INFLIGHT", 2, "RATE", "100/s burst 5")["max-in-flight"] is None
-    assert ask("QLIMIT", name, "OFF") == {
-        "max-in-flight": 2,
-        "max-in-flight-per-key": None,
-        "rate": "100/s burst 5",
-        "rate-per-key": None,
-    }
-    assert ask("QLIMIT", name, "INFLIGHT", 1)["rate"] is None
-    ask("QPUSH", name, "VALUES", "a", "b")
-    assert len(ask("QPOP", name, "COUNT", 2, "RETRY", 60_000)) == 1
-    assert ask("QPOP", name, "COUNT", 2, "RETRY", 60_000) == []
-    ask("TWRITE", name, "ENTRIES", "t", "a", "t", "b", "u", "c")
-    with pytest.raises(redis.ResponseError, match="NOGROUP"):
-        ask("TLIMIT", name, "g", "INFLIGHT", 1)
-    ask("TREAD", name, 0, 0, "GROUP", "g")
-    ask("TLIMIT", name, "g", "INFLIGHTPERKEY", 1)
-    taken = ask("TREAD", name, 0, 9, "GROUP", "g", "RETRY", 60_000, 0)
-    assert [row[1] for row in taken] == ["t", "u"]
-    assert ask("TINFO", name, "GROUP", "g")["limits"] == "max_in_flight_per_key=1"
-    ask("TPCREATE", f"{name}-topic", 2)
-    ask("TPREAD", f"{name}-topic", "g", 1)
-    ask("TPLIMIT", f"{name}-topic", "g", "RATEPERKEY", "10/s")
-    before = ask("TPLIMIT", f"{name}-topic", "g", "OFF")
-    assert before["rate-per-key"].startswith("10/s")
-
-
 @pytest.mark.parametrize(
     "words",
     [(), ("RATE", "fast"), ("INFLIGHT", 0), ("NONSENSE",), ("OFF", "RATE", "1/s"), ("RATE",)],
@@ -206,13 +179,3 @@ def test_what_is_not_there_is_neither_removed_nor_made_by_a_change(ask: Any, nam
     with pytest.raises(redis.ResponseError, match=f"there is no .*{name}"):
         ask("CHSHARDS", name, 2)
     assert ask("CHSTATS", name) is None
-
-
-def test_a_topic_is_kept_in_bounds_and_removed(ask: Any, name: str) -> None:
-    assert ask("TPDEL", name) == 0
-    ask("TPCREATE", name, 2)
-    ask("TPWRITE", name, "ENTRIES", *("a", "1", "a", "2", "b", "3"))
-    assert ask("TPSEAL", name) == 3
-    assert ask("TPCOMPACT", name) == 1
-    assert ask("TPRETAIN", name, "MAXCOUNT", 0) == [2, 0, None]
-    assert [ask("TPDEL", name), ask("TPDEL", name)] == [1, 0]

@@ -126,17 +126,6 @@ def test_a_group_that_keeps_order_hands_out_a_tag_when_its_message_is_done(
     assert client.post(f"/v1/{kind}/{name}/groups/h/read", body).status == 400
 
 
-def test_a_group_is_moved_and_removed(client: ApiClient, name: str) -> None:
-    write(client, name, 3)
-    group = Group(client, name)
-    assert group.read(3, ack_ms=None) == [(1, 1), (2, 1), (3, 1)]
-    assert client.post(f"{group.path}/seek", {"to": 2}).body["next"] == 2
-    assert group.read(3) == [(2, 1), (3, 1)]
-    assert client.ask("DELETE", group.path).body["removed"]
-    assert client.ask("DELETE", group.path).status == 404
-    assert Group(client, name).read(1, start="last") == []
-
-
 def test_a_queue_hands_each_message_to_one_consumer(client: ApiClient, name: str) -> None:
     path = f"/v1/queues/{name}"
     pushed = client.post(
@@ -190,21 +179,6 @@ def test_a_push_is_repeated_without_harm(client: ApiClient, name: str) -> None:
     assert [one["value"] for one in shown] == ["once", "x"]
 
 
-def test_an_administrator_pauses_purges_and_deletes_a_queue(client: ApiClient, name: str) -> None:
-    path = f"/v1/queues/{name}"
-    client.post(f"{path}/messages", [{"value": "a"}, {"value": "b"}])
-    assert client.post(f"{path}/pause", None).body == {"queue": name, "changed": True}
-    assert client.post(f"{path}/pop", {}).body["deliveries"] == []
-    assert client.post(f"{path}/resume", None).body["changed"] is True
-    assert client.post(f"{path}/configure", {"max_attempts": 3}).body["max_attempts"] == 3
-    assert client.post(f"{path}/redrive", {}).body["redriven"] == 0
-    assert client.post(f"{path}/discard", {}).body["discarded"] == 0
-    assert client.post(f"{path}/purge", None).body["purged"] == 2
-    assert client.ask("DELETE", path).body["deleted"]
-    assert client.ask("DELETE", path).status == 404
-    assert client.get(path).status == 404
-
-
 def test_dead_letters_are_chosen_by_name_and_by_filter(
     client: ApiClient, stores: Stores, name: str
 ) -> None:
@@ -247,17 +221,3 @@ def test_a_group_is_paused_and_what_is_pending_is_settled_by_an_administrator(
     assert group.read(3) == []
     assert client.post(f"{group.path}/resume", {}).body["changed"] is True
     assert group.read(3) == [(2, 2), (3, 1)]
-
-
-def test_an_administrator_promotes_and_releases_messages_of_a_queue(
-    client: ApiClient, name: str
-) -> None:
-    path = f"/v1/queues/{name}"
-    client.post(f"{path}/messages?delay_ms=600000", {"value": "later"})
-    (later,) = client.get(f"{path}/messages?state=delayed").body["messages"]
-    assert client.post(f"{path}/promote", {"ids": [later["id"]]}).body["promoted"] == 1
-    assert len(client.post(f"{path}/pop", {}).body["deliveries"]) == 1
-    (held,) = client.get(f"{path}/messages?state=unacked").body["messages"]
-    assert client.post(f"{path}/release", {"receipts": [held["place"]]}).body["released"] == 1
-    assert client.get(path).body["ready"] == 1
-    assert client.post(f"{path}/release", {"receipts": ["17"]}).status == 400

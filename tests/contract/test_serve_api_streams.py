@@ -199,20 +199,3 @@ def test_a_name_with_a_slash_is_one_name(client: ApiClient, stores: Stores, name
         hw.topic(name, partitions=1).write("t", b"v")
     assert values(client.get(messages_of(f"{name}/0"))) == ["v"]
     assert client.get(f"/v1/streams/{name}/0/messages").status == 404
-
-
-def test_a_stream_is_compacted_sealed_and_asked_for_a_producer(
-    client: ApiClient, name: str
-) -> None:
-    path = f"/v1/streams/{name}"
-    sent = [{"tag": "a", "value": "x"}, {"tag": "a", "value": "y"}]
-    client.post(f"{messages_of(name)}?producer=p&sequence=7", sent)
-    newest = client.get(f"{path}/producers/p").body
-    assert newest == {"stream": name, "producer": "p", "sequence": 7}
-    assert client.get(f"{path}/producers/q").body["sequence"] is None
-    assert client.get(f"{path}/offset?time_ms=0").body == {"stream": name, "offset": 1}
-    assert client.post(f"{path}/seal", {}).body == {"stream": name, "sealed": 2}
-    assert client.post(f"{path}/compact", {}).body == {"stream": name, "removed": 1}
-    noted = client.ask("PUT", f"{path}/compaction", {"on": True}).body
-    assert noted == {"stream": name, "set": True}
-    assert client.get(path).body["auto_compact"]

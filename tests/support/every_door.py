@@ -22,7 +22,7 @@ from headwater.kernel.declaring import Spelling
 from headwater.serve.resp.derived import spelled_reply
 from headwater.serve.resp.replies import encode_reply
 from tests.support.api import ApiServer
-from tests.support.commands import run
+from tests.support.commands import Answer, run
 from tests.support.resp import RespServer
 
 Given = Mapping[str, Any]
@@ -133,7 +133,11 @@ class CommandLine:
         self._url = url
 
     def ask(self, operation: Declared, names: Sequence[str], given: Given) -> Any:
-        """Run a command."""
+        """Run a command for a program."""
+        return self.run(operation, names, given, "--json").row
+
+    def run(self, operation: Declared, names: Sequence[str], given: Given, *more: str) -> Answer:
+        """Run a command; raises Asked."""
         row, arguments, options = operation.row, list[str](), list[str]()
         for one in operation.parameters:
             if one.called not in given:
@@ -148,11 +152,11 @@ class CommandLine:
         command = row.command or operation.verb.replace("_", "-")
         if row.asks:
             options.append("--yes")
-        words = [*operation.kind.command.split(), command, *names, *arguments, *options, "--json"]
+        words = [*operation.kind.command.split(), command, *names, *arguments, *options, *more]
         answer = run(self._url, *words)
         if answer.code:
             raise Asked(answer.code, answer.err)
-        return answer.row
+        return answer
 
     def answer(self, operation: Declared, names: Sequence[str], value: Any) -> Any:
         """Return the record of the operation."""

@@ -18,53 +18,47 @@ if TYPE_CHECKING:
     from headwater.client import Headwater
 
 
-def streams(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the streams whose names begin so."""
-    return _names(context, incomplete, lambda hw: hw.streams())
+Completer = Callable[[typer.Context, str], list[str]]
 
 
-def topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the topics whose names begin so."""
-    return _names(context, incomplete, lambda hw: hw.topics())
+def _completer(listed: Callable[[Headwater, typer.Context], Iterable[str]]) -> Completer:
+    """Return what completes one of the names that are listed."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        names = _listed(context, listed)
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
 
 
-def queues(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the queues whose names begin so."""
-    return _names(context, incomplete, lambda hw: hw.queues())
-
-
-def channels(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the channels of dirty lists whose names begin so."""
-    return _names(context, incomplete, lambda hw: hw.ick_channels())
-
-
-def timed_jobs(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the timed jobs whose names begin so."""
+def _timed_jobs(hw: Headwater, _: typer.Context) -> Iterable[str]:
     from headwater.timed.operating import list_jobs
 
-    return _names(context, incomplete, lambda hw: hw.store.run(list_jobs()))
+    return hw.store.run(list_jobs())
 
 
-def readers(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the readers of the stream named before whose names begin so."""
-    of = str(context.params.get("name", ""))
-    return _names(context, incomplete, lambda hw: hw.stream(of).info().readers)
+def _groups(hw: Headwater, context: typer.Context) -> Iterable[str]:
+    """Return the groups of the stream or topic named before."""
+    # A topic's groups are those of each partition.
+    of = _named_before(context)
+    return hw.stream(f"{of}/0" if "topic" in context.command_path.split() else of).info().groups
 
 
-def groups(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the groups of the stream or topic named before whose names begin so."""
-    of = str(context.params.get("name", ""))
-
-    def found(hw: Headwater) -> Iterable[str]:
-        # A topic's groups are those of each partition.
-        stream = f"{of}/0" if "topic" in context.command_path.split() else of
-        return hw.stream(stream).info().groups
-
-    return _names(context, incomplete, found)
+def _named_before(context: typer.Context) -> str:
+    return str(context.params.get("name", ""))
 
 
-def _names(
-    context: typer.Context, incomplete: str, listed: Callable[[Headwater], Iterable[str]]
+streams = _completer(lambda hw, _: hw.streams())
+topics = _completer(lambda hw, _: hw.topics())
+queues = _completer(lambda hw, _: hw.queues())
+channels = _completer(lambda hw, _: hw.ick_channels())
+timed_jobs = _completer(_timed_jobs)
+readers = _completer(lambda hw, context: hw.stream(_named_before(context)).info().readers)
+groups = _completer(_groups)
+
+
+def _listed(
+    context: typer.Context, listed: Callable[[Headwater, typer.Context], Iterable[str]]
 ) -> list[str]:
     from headwater.client import connect
     from headwater.store.directory import default_directory
@@ -79,6 +73,6 @@ def _names(
             if address.directory is not None and not address.directory.exists():
                 return []
             with connect(url, wait_ms=0) as hw:
-                return [name for name in listed(hw) if name.startswith(incomplete)]
+                return list(listed(hw, context))
     except HeadwaterError:
         return []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hi
 import typer
 
 from headwater import views
-from headwater.cli import completing, options, output
+from headwater.cli import options, output
 from headwater.cli.options import AsJson, StoreUrl, Yes, confirm, keyword
 from headwater.doors.catalogue import Kind
 from headwater.kernel.declaring import Spelling
@@ -31,14 +31,6 @@ DOOR: Final = "command line"
 Opened = Callable[..., AbstractContextManager[Any]]
 
 _TYPES: Final[dict[str, Any]] = {"int": int, "bool": bool, "str": str, "float": float}
-_COMPLETED: Final[dict[str, Any]] = {
-    "stream": completing.streams,
-    "topic": completing.topics,
-    "group": completing.groups,
-    "queue": completing.queues,
-    "channel": completing.channels,
-    "job": completing.timed_jobs,
-}
 _EXPLAINED: Final = {"key": "Key of the Ick, as redis-ick spells it."}
 _METAVARS: Final = {
     Spelling.OFFSETS.value: "OFFSET...",
@@ -217,12 +209,7 @@ class _Sums:
 
 def _named(key: str, at: int) -> inspect.Parameter:
     """Return the parameter of a name of the address; completion knows the first as ``name``."""
-    argument = typer.Argument(
-        metavar=key.upper(),
-        help=_EXPLAINED.get(key, f"Name of the {key}."),
-        show_default=False,
-        autocompletion=_COMPLETED.get(key),
-    )
+    argument = options.name_argument(key, _EXPLAINED.get(key, ""))
     return keyword(key if at else "name", Annotated[str, argument], _EMPTY)
 
 

@@ -10,7 +10,16 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_type_hints,
+)
 
 import typer
 
@@ -29,6 +38,14 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+_COMPLETED: Final[dict[str, Any]] = {
+    "stream": completing.streams,
+    "topic": completing.topics,
+    "group": completing.groups,
+    "queue": completing.queues,
+    "channel": completing.channels,
+    "job": completing.timed_jobs,
+}
 
 
 @dataclass(frozen=True)
@@ -150,89 +167,47 @@ ServedFarm = Annotated[
         "--farm", metavar="FARM", help="Also serve the timelines of this farm.", show_default=False
     ),
 ]
+
+
+def _database_option(help: str) -> Any:
+    return typer.Option("--db", metavar="URL", envvar="HEADWATER_DB", help=help, show_default=False)
+
+
 ServedDatabase = Annotated[
-    str | None,
-    typer.Option(
-        "--db",
-        metavar="URL",
-        envvar="HEADWATER_DB",
-        help="Also serve the outbox and consumers of this database.",
-        show_default=False,
-    ),
+    str | None, _database_option("Also serve the outbox and consumers of this database.")
 ]
 LookedAtDatabase = Annotated[
     str | None,
-    typer.Option(
-        "--db",
-        metavar="URL",
-        envvar="HEADWATER_DB",
-        help="Also look at the outbox and the consumers of this database.",
-        show_default=False,
-    ),
+    _database_option("Also look at the outbox and the consumers of this database."),
+]
+DatabaseUrl = Annotated[
+    str, _database_option("The database: sqlite:///file or postgresql://user@host/database.")
 ]
 OtherStoreUrl = Annotated[
     str | None,
     _store_option("The store to use instead of a private one; its server is not killed."),
 ]
-DatabaseUrl = Annotated[
-    str,
-    typer.Option(
-        "--db",
-        metavar="URL",
-        envvar="HEADWATER_DB",
-        help="The database: sqlite:///file or postgresql://user@host/database.",
-        show_default=False,
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
-StreamName = Annotated[
-    str,
-    typer.Argument(
-        metavar="STREAM",
-        help="Name of the stream.",
+
+
+def name_argument(kind: str, help: str = "") -> Any:
+    """Return the argument that names an object of a kind; the shell completes it."""
+    return typer.Argument(
+        metavar=kind.upper(),
+        help=help or f"Name of the {kind}.",
         show_default=False,
-        autocompletion=completing.streams,
-    ),
-]
-OnlyStream = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="STREAM",
-        help="One stream only.",
-        show_default=False,
-        autocompletion=completing.streams,
-    ),
-]
-TopicName = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOPIC",
-        help="Name of the topic.",
-        show_default=False,
-        autocompletion=completing.topics,
-    ),
-]
+        autocompletion=_COMPLETED.get(kind),
+    )
+
+
+StreamName = Annotated[str, name_argument("stream")]
+OnlyStream = Annotated[str | None, name_argument("stream", "One stream only.")]
+TopicName = Annotated[str, name_argument("topic")]
+QueueName = Annotated[str, name_argument("queue")]
+GroupName = Annotated[str, name_argument("group")]
 OnePartition = Annotated[
     int | None,
     typer.Option("--partition", "-p", min=0, metavar="P", help="Only this partition."),
-]
-QueueName = Annotated[
-    str,
-    typer.Argument(
-        metavar="QUEUE",
-        help="Name of the queue.",
-        show_default=False,
-        autocompletion=completing.queues,
-    ),
-]
-GroupName = Annotated[
-    str,
-    typer.Argument(
-        metavar="GROUP",
-        help="Name of the group.",
-        show_default=False,
-        autocompletion=completing.groups,
-    ),
 ]
 Position = Annotated[
     str,
