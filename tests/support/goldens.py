@@ -29,7 +29,8 @@ from typer.utils import get_params_from_function
 from headwater import errors
 from headwater.cli.main import app
 from headwater.cli.program import bare_root, spelled
-from headwater.kernel.declaring import Scope
+from headwater.doors.catalogue import catalogue
+from headwater.kernel.declaring import DOORS, Scope
 from headwater.serve.api.routes import document, status_of
 from headwater.serve.api.table import ROUTES
 from headwater.serve.console.actions.table import ACTIONS
@@ -436,6 +437,24 @@ def _exit_code(error: errors.HeadwaterError) -> int:
     return CliRunner().invoke(program, ["fail"]).exit_code
 
 
+# All doors
+
+
+def operations() -> Iterator[str]:
+    """Yield every declared operation with what each door has of it; its last line counts."""
+    rows = catalogue(asyncio=True)
+    by_hand = sum(len(one.row.override) for one in rows)
+    yield f"{'operation':28} {'command line':14} {'HTTP':10} {'RESP':10}"
+    for one in rows:
+        places = [
+            "by hand" if door in one.row.override else "absent" if door in one.row.absent else "yes"
+            for door in DOORS
+        ]
+        reasons = "; ".join(f"{door}: {reason}" for door, reason in one.row.absent.items())
+        yield f"{one.id:28} {places[0]:14} {places[1]:10} {places[2]:10} {reasons}".rstrip()
+    yield f"{by_hand} of {len(rows) * len(DOORS)} places are written by hand"
+
+
 GOLDENS: dict[str, Callable[[], Iterable[str]]] = {
     "openapi.json": openapi,
     "help.txt": command_help,
@@ -443,6 +462,7 @@ GOLDENS: dict[str, Callable[[], Iterable[str]]] = {
     "console_actions.txt": console_actions,
     "signatures.txt": signatures,
     "errors.txt": error_tree,
+    "operations.txt": operations,
 }
 
 
