@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from urllib.parse import quote
-
-import uvloop
 
 from headwater.serve.api.opening import ApiSettings
 from headwater.serve.limits import HttpLimits
-from headwater.serve.listening import ListenAddress, ServerProcess
+from headwater.serve.listening import ListenAddress
 from headwater.serve.store_server import StoreServer
 from headwater.serve.tokens import Tokens
+from tests.support.serving import ServerThread
 
 
 class Answer(NamedTuple):
@@ -32,7 +29,7 @@ class Answer(NamedTuple):
     body: Any
 
 
-class ApiServer:
+class ApiServer(ServerThread):
     """A server in a thread, which serves until the block ends."""
 
     def __init__(
@@ -43,20 +40,10 @@ class ApiServer:
         **words: Any,
     ) -> None:
         self._clients: list[ApiClient] = []
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        address = ListenAddress("127.0.0.1", 0)
-        bound = address.bind()
-        self.port: int = bound.getsockname()[1]
-        self._stop = asyncio.Event()
-        listening = threading.Event()
         around = {name: words.pop(name) for name in ("tls", "resp", "front") if name in words}
         settings = ApiSettings(store_url, tokens or Tokens(), **words)
-        server = StoreServer(settings, address, limits or HttpLimits(), **around)
-        process = ServerProcess(0, bound, self._stop, listening.set)
-        self._serving = asyncio.run_coroutine_threadsafe(server.serve(process), self._loop)
-        assert listening.wait(60), self._serving.result(0)
+        address = ListenAddress("127.0.0.1", 0)
+        super().__init__(StoreServer(settings, address, limits or HttpLimits(), **around).serve)
 
     def client(self, token: str | None = None) -> ApiClient:
         """Return a client on a connection of its own, which is closed with the server."""
@@ -66,17 +53,11 @@ class ApiServer:
 
     def stop(self) -> None:
         """Tell the server to stop, as SIGTERM does, and wait until it has."""
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._serving.result(60)
+        super().stop()
+        self.stopped()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
         for client in self._clients:
             client.close()
 

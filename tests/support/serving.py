@@ -29,7 +29,7 @@ class ServerThread:
         listening = threading.Event()
         process = ServerProcess(0, bound, self._stop, listening.set)
         self._serving = asyncio.run_coroutine_threadsafe(serve(process), self._loop)
-        assert listening.wait(60)
+        assert listening.wait(60), self._serving.result(0)
 
     def connect(self) -> socket.socket:
         """Return a connection to the server, which is closed with it at the latest."""
