@@ -200,12 +200,14 @@ def bench(stores: Stores, door: RespServer, loop: Loop) -> Iterator[Bench]:
     with (
         headwater.connect(url) as hw,
         ApiServer(url) as api,
+        door.raw() as raw,
         contextlib.closing(Clockwork("sync", url, loop)) as clockwork,
     ):
+        raw.ask("HELLO", "3")
         doors: dict[str, AnyDoor] = {
             "command line": CommandLine(url),
-            "HTTP": HttpDoor(api),
-            "RESP": RespDoor(door),
+            "HTTP": HttpDoor(api.client()),
+            "RESP": RespDoor(raw.ask),
         }
         yield Bench(hw, doors, clockwork)
 

@@ -6,24 +6,26 @@ account. ``given`` has the values of parameters as the library takes them, by th
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 from urllib.parse import quote, urlencode
 
 import hiredis
 import msgspec
 
-from headwater.doors.catalogue import Declared, Parameter
+from headwater.doors.catalogue import Declared, Kind, Parameter
 from headwater.doors.replies import reply
 from headwater.kernel.declaring import Spelling
+from headwater.kernel.inputs import whole_ms
+from headwater.log.settling import ranges_by_partition, ranges_of
 from headwater.serve.resp.derived import spelled_reply
 from headwater.serve.resp.replies import encode_reply
-from tests.support.api import ApiServer
+from tests.support.api import ApiClient
 from tests.support.commands import Answer, run
-from tests.support.resp import RespServer
 
 Given = Mapping[str, Any]
 _OF_TIME: Final = re.compile(
@@ -45,13 +47,18 @@ class Asked(Exception):
 
 
 class AnyDoor(Protocol):
-    """A door to the store."""
+    """A door to the store, by its name."""
+
+    name: str
 
     def ask(self, operation: Declared, names: Sequence[str], given: Given) -> Any:
         """Return what is answered, as JSON has it; raises Asked."""
 
     def answer(self, operation: Declared, names: Sequence[str], value: Any) -> Any:
         """Return what has to be answered for a result of the library."""
+
+    def result(self, operation: Declared, answer: Any) -> Any:
+        """Return the result of the library that an answer stands for."""
 
 
 def words_of(parameter: Parameter, value: Any) -> list[str]:
@@ -94,11 +101,29 @@ def in_json(parameter: Parameter, value: Any) -> Any:
     return value
 
 
-class HttpDoor:
+class Records:
+    """What doors have in common that answer with the record of an operation."""
+
+    def answer(self, operation: Declared, names: Sequence[str], value: Any) -> Any:
+        """Return the record of the operation."""
+        return json.loads(reply(operation, names, value).to_json())
+
+    def result(self, operation: Declared, answer: Any) -> Any:
+        """Return the one field that is the result, or the record without the address."""
+        if operation.row.result:
+            found = answer[operation.row.result]
+            return {int(at): to for at, to in found.items()} if isinstance(found, dict) else found
+        facts = {name: value for name, value in answer.items() if name not in operation.keys}
+        return operation.returns and operation.returns(**facts)
+
+
+class HttpDoor(Records):
     """Requests: the address and what names a part of it are in the path, the rest is the body."""
 
-    def __init__(self, server: ApiServer) -> None:
-        self._client = server.client()
+    name = "HTTP"
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
 
     def ask(self, operation: Declared, names: Sequence[str], given: Given) -> Any:
         """Send a request."""
@@ -117,17 +142,15 @@ class HttpDoor:
         else:
             answer = self._client.ask(method, path, sent)
         if answer.status >= 400:
-            raise Asked(answer.status, answer.body["title"])
+            raise Asked(answer.status, answer.body["title"], answer.body["detail"])
         assert answer.status == 200
         return answer.body
 
-    def answer(self, operation: Declared, names: Sequence[str], value: Any) -> Any:
-        """Return the record of the operation."""
-        return json.loads(reply(operation, names, value).to_json())
 
-
-class CommandLine:
+class CommandLine(Records):
     """Commands: what has to be given is an argument, what has a default or a name is an option."""
+
+    name = "command line"
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -158,17 +181,14 @@ class CommandLine:
             raise Asked(answer.code, answer.err)
         return answer
 
-    def answer(self, operation: Declared, names: Sequence[str], value: Any) -> Any:
-        """Return the record of the operation."""
-        return json.loads(reply(operation, names, value).to_json())
-
 
 class RespDoor:
     """Commands: the address, what has to be given, options by word, and what may be many."""
 
-    def __init__(self, server: RespServer) -> None:
-        self._client = server.raw()
-        self._client.ask("HELLO", "3")
+    name = "RESP"
+
+    def __init__(self, send: Callable[..., Any]) -> None:
+        self._send = send
 
     def ask(self, operation: Declared, names: Sequence[str], given: Given) -> Any:
         """Send a command."""
@@ -187,9 +207,10 @@ class RespDoor:
                 options += [word, *([] if isinstance(value, bool) else words)]
         if operation.records and not options:
             options = ["OFF"]
-        answer = self._client.ask(name.upper(), *names, *needed, *options, *rest)
-        if isinstance(answer, hiredis.ReplyError):
-            raise Asked(*str(answer).split(" ", 1))
+        answer = self._send(name.upper(), *names, *needed, *options, *rest)
+        if isinstance(answer, Exception):
+            code, _, text = str(answer).partition(" ")
+            raise Asked(code, code, text)
         return _plain(answer)
 
     def answer(self, operation: Declared, names: Sequence[str], value: Any) -> Any:  # noqa: ARG002
@@ -199,6 +220,85 @@ class RespDoor:
         reader = hiredis.Reader()
         reader.feed(encode_reply(spelled_reply(value), 3))
         return _plain(reader.gets())
+
+    def result(self, operation: Declared, answer: Any) -> Any:
+        """Return a flag for 1 and 0, and a record or a mapping for what spells one."""
+        if operation.returns is bool:
+            return bool(answer)
+        if isinstance(answer, dict):
+            return operation.returns(*answer.values())
+        if isinstance(answer, list) and hasattr(operation.returns, "_fields"):
+            return operation.returns(*answer)
+        return dict(answer) if isinstance(answer, list) else answer
+
+
+class ThroughDoor:
+    """An object of the library, of which every derived operation goes through a door.
+
+    What has no words, and what the door does not have, goes to the store directly; so does the
+    removal of a group, which the object itself has to know.
+    """
+
+    kind: ClassVar[Kind | None] = None
+
+    def __init__(self, direct: Any, door: AnyDoor, *names: str) -> None:
+        self._direct = direct
+        self._door = door
+        self._names = names
+
+    def __getattr__(self, verb: str) -> Any:
+        direct = getattr(self._direct, verb)
+        of_kind = () if self.kind is None else self.kind.operations(asyncio=False)
+        operation = next((one for one in of_kind if one.verb == verb != "remove"), None)
+        if operation is None or not operation.is_in(self._door.name) or operation.records:
+            return direct
+
+        def through(*args: Any, **named: Any) -> Any:
+            given = _given(operation, args, named)
+            if given is None:
+                return direct(*args, **named)
+            try:
+                answer = self._door.ask(operation, self._names, given)
+            except Asked as refused:
+                if operation.row.must and refused.args[0] == 404:
+                    return operation.returns(0)
+                raise self.refusal(*refused.args[1:]) from None
+            return self._door.result(operation, answer)
+
+        return through
+
+    def refusal(self, name: str, text: str) -> Exception:
+        """Return the error of the library that a refusal stands for."""
+        raise NotImplementedError
+
+
+def _given(operation: Declared, args: Sequence[Any], named: Given) -> dict[str, Any] | None:
+    """Return the values of parameters by their names in doors; None for what has no words."""
+    given, positional = {}, list(args)
+    for one in operation.parameters:
+        if one.variadic:
+            value: Any = positional
+        elif positional and not one.keyword:
+            value = positional.pop(0)
+        elif one.name in named:
+            value = named[one.name]
+        else:
+            continue
+        match one.says.shape:
+            case Spelling.OFFSETS:
+                value = list(ranges_of(value))
+            case Spelling.OFFSETS_BY_PARTITION:
+                value = ranges_by_partition(value)
+            case Spelling.TEXTS:
+                value = [getattr(item, "receipt", item) for item in value]
+            case Spelling.MS | Spelling.SPAN:
+                value = whole_ms(value)
+        if value is None or (not value and isinstance(value, list | tuple | dict)):
+            return None
+        if isinstance(value, BaseException | dt.datetime):
+            return None
+        given[one.called] = value
+    return given
 
 
 def _plain(answer: Any) -> Any:

@@ -25,10 +25,11 @@ from headwater import (
     StaleSequence,
     UnknownGroup,
 )
+from headwater.doors.catalogue import GROUP, ICK, QUEUE, STREAM
 from headwater.kernel.inputs import whole_ms
-from headwater.log.settling import ranges_of
 from headwater.queue.types import HeadedDelivery
 from tests.support.api import ApiClient
+from tests.support.every_door import HttpDoor, ThroughDoor
 
 _ERRORS: dict[str, Callable[[], Exception]] = {
     "StaleSequence": lambda: StaleSequence("s", "p", 1, 2),
@@ -55,27 +56,29 @@ def headers_of(view: dict[str, Any]) -> dict[str, bytes]:
     return {name: bytes_of(text, encoding) for name, text in view.get("headers", {}).items()}
 
 
-class HttpDriver:
+class HttpDriver(ThroughDoor):
     """An object of the library, of which some methods go over HTTP."""
 
     def __init__(self, direct: Any, client: ApiClient, path: str = "") -> None:
-        self._direct = direct
+        super().__init__(direct, HttpDoor(client), *path.split("/")[3::2])
         self._client = client
         self._path = path
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._direct, name)
+    def refusal(self, name: str, text: str) -> Exception:
+        return _ERRORS.get(name, lambda: InvalidInput(text))()
 
     def _ask(self, method: str, what: str, body: Any = None, **words: Any) -> Any:
         answer = self._client.ask(method, f"{self._path}{what}", body, **words)
         if answer.status >= 400:
             problem = answer.body
             assert answer.status < 500, problem
-            raise _ERRORS.get(problem["title"], lambda: InvalidInput(problem["detail"]))()
+            raise self.refusal(problem["title"], problem["detail"])
         return answer.body
 
 
 class HttpStream(HttpDriver):
+    kind = STREAM
+
     def _written(self, body: Any, options: dict[str, Any], **words: Any) -> range:
         query = f"?{urlencode(options)}" if options else ""
         done = self._ask("POST", f"/messages{query}", body, **words)
@@ -129,9 +132,6 @@ class HttpStream(HttpDriver):
         ] == [(m.offset, m.tag, m.value, m.time_ms, dict(m.headers)) for m in found if m]
         return found
 
-    def evict(self, n: int) -> int:
-        return int(self._ask("POST", "/evict", {"up_to": n})["evicted"])
-
     def group(self, name: str, *args: Any, **options: Any) -> Any:
         direct = self._direct.group(name, *args, **options)
         if args or set(options) - {"member"}:
@@ -141,6 +141,8 @@ class HttpStream(HttpDriver):
 
 
 class HttpGroup(HttpDriver):
+    kind = GROUP
+
     def __init__(self, direct: Any, client: ApiClient, path: str, stream: Any) -> None:
         super().__init__(direct, client, path)
         self._stream = stream
@@ -176,28 +178,14 @@ class HttpGroup(HttpDriver):
             )
         return found
 
-    def _settle(self, verb: str, offsets: tuple[Any, ...], **more: Any) -> Any:
-        spans = [{"first": first, "last": last} for first, last in ranges_of(offsets)]
-        return self._ask("POST", f"/{verb}", {"offsets": spans, **more})
-
-    def ack(self, *offsets: Any) -> int:
-        return int(self._settle("ack", offsets)["acked"])
-
-    def nack(self, *offsets: Any, delay_ms: Any = 0) -> int:
-        return int(self._settle("nack", offsets, delay_ms=whole_ms(delay_ms))["nacked"])
-
-    def extend(self, *offsets: Any, ack_ms: Any) -> int:
-        return int(self._settle("extend", offsets, ack_ms=whole_ms(ack_ms))["extended"])
-
-    def seek(self, to: int | str) -> int:
-        return int(self._ask("POST", "/seek", {"to": to})["next"])
-
     def redrive(self, count: int) -> tuple[int, int]:
         done = self._ask("POST", "/redrive", {"count": count})
         return done["redriven"], done["gone"]
 
 
 class HttpQueue(HttpDriver):
+    kind = QUEUE
+
     def push_many(self, values: list[bytes], **options: Any) -> list[str]:
         """Push values over HTTP; those with headers, which may be any bytes, directly."""
         headers = options.pop("headers", None) or [{}] * len(values)
@@ -226,30 +214,8 @@ class HttpQueue(HttpDriver):
             for one in found
         ]
 
-    def _settle(self, verb: str, deliveries: tuple[Delivery, ...], **more: Any) -> Any:
-        receipts = [one.receipt for one in deliveries]
-        return self._ask("POST", f"/{verb}", {"receipts": receipts, **more})
-
-    def ack(self, *deliveries: Delivery) -> int:
-        return int(self._settle("ack", deliveries)["acked"])
-
-    def nack(self, *deliveries: Delivery, delay_ms: int = 0) -> int:
-        return int(self._settle("nack", deliveries, delay_ms=delay_ms)["nacked"])
-
-    def extend(self, *deliveries: Delivery, ack_ms: int) -> int:
-        return int(self._settle("extend", deliveries, ack_ms=ack_ms)["extended"])
-
     def redrive(self, *, count: int) -> int:
         return int(self._ask("POST", "/redrive", {"count": min(count, MOST)})["redriven"])
-
-    def pause(self) -> bool:
-        return bool(self._ask("POST", "/pause")["changed"])
-
-    def resume(self) -> bool:
-        return bool(self._ask("POST", "/resume")["changed"])
-
-    def purge(self) -> int:
-        return int(self._ask("POST", "/purge")["purged"])
 
     def peek(self, count: int, *, state: str = "ready") -> Any:
         found = self._direct.peek(count, state=state)
@@ -261,6 +227,8 @@ class HttpQueue(HttpDriver):
 
 class HttpIck(HttpDriver):
     """An Ick; JSON has no infinite scores, so those are added and looked up directly."""
+
+    kind = ICK
 
     def add(self, scores: dict[str, float]) -> tuple[int, int]:
         if any(math.isinf(score) for score in scores.values()):
@@ -278,10 +246,6 @@ class HttpIck(HttpDriver):
 
     def reserve(self, n: int, backwash: bool = False) -> list[tuple[str, float]]:
         return self._reserved(self._ask("POST", "/reserve", {"count": n, "backwash": backwash}))
-
-    def commit(self, *members: str) -> int:
-        body = {"members": [{"member": member} for member in members]}
-        return int(self._ask("POST", "/commit", body)["committed"])
 
     def exchange(self, n: int, *members: str, backwash: bool = False) -> list[tuple[str, float]]:
         clean = [{"member": member} for member in members]

@@ -13,9 +13,8 @@ import msgspec
 import pyarrow as pa
 
 from headwater import Batch, TopicMessage
-from headwater.ick.types import Layout
+from headwater.doors.catalogue import CHANNEL, TOPIC, TOPIC_GROUP
 from headwater.kernel.inputs import whole_ms
-from headwater.log.settling import ranges_by_partition
 from headwater.log.types import HeadedTopicMessage, Placed, Redriven
 from headwater.views.icks import BatchView
 from tests.support.api import ApiClient
@@ -24,6 +23,8 @@ from tests.support.http_driver import ARROW, MOST, HttpDriver, bytes_of, headers
 
 class HttpTopic(HttpDriver):
     """A topic; its partitions are streams of the library."""
+
+    kind = TOPIC
 
     def _written(self, body: Any, options: dict[str, Any], **words: Any) -> dict[int, range]:
         query = f"?{urlencode(options)}" if options else ""
@@ -60,6 +61,8 @@ class HttpTopic(HttpDriver):
 class HttpTopicGroup(HttpDriver):
     """A group over a topic; a read of nothing creates it, as it is set, in the store."""
 
+    kind = TOPIC_GROUP
+
     def read(self, count: int, **terms: Any) -> list[TopicMessage]:
         ack_ms = terms.pop("ack_ms", None)
         expire_ms = terms.pop("expire_ms", None)
@@ -86,27 +89,6 @@ class HttpTopicGroup(HttpDriver):
             for one in self._ask("POST", "/read", body)["messages"]
         ]
 
-    def _settle(self, verb: str, messages: tuple[Any, ...], **more: Any) -> Any:
-        spans = {
-            str(place): [{"first": first, "last": last} for first, last in ranges]
-            for place, ranges in ranges_by_partition(messages).items()
-        }
-        return self._ask("POST", f"/{verb}", {"offsets": spans, **more})
-
-    def ack(self, *messages: Any) -> int:
-        return int(self._settle("ack", messages)["acked"])
-
-    def nack(self, *messages: Any, delay_ms: Any = 0) -> int:
-        return int(self._settle("nack", messages, delay_ms=whole_ms(delay_ms))["nacked"])
-
-    def extend(self, *messages: Any, ack_ms: Any) -> int:
-        return int(self._settle("extend", messages, ack_ms=whole_ms(ack_ms))["extended"])
-
-    def seek(self, position: Any) -> dict[int, int]:
-        to = {str(p): at for p, at in position.items()} if isinstance(position, dict) else position
-        next_ = self._ask("POST", "/seek", {"to": to})["next"]
-        return {int(place): offset for place, offset in next_.items()}
-
     def redrive(self, count: int) -> dict[int, Redriven]:
         done = self._ask("POST", "/redrive", {"count": count})["partitions"]
         return {one["partition"]: Redriven(one["redriven"], one["gone"]) for one in done}
@@ -119,6 +101,8 @@ class HttpTopicGroup(HttpDriver):
 
 class HttpChannel(HttpDriver):
     """A channel of dirty lists, for one consumer, which leases for as long as the model says."""
+
+    kind = CHANNEL
 
     def __init__(self, direct: Any, client: ApiClient, path: str, ack_ms: int) -> None:
         super().__init__(direct, client, path)
@@ -158,7 +142,3 @@ class HttpChannel(HttpDriver):
 
     def release(self, batch: Batch, *members: str) -> int:
         return int(self._end("release", batch, members)["released"])
-
-    def reshard(self, shards: int) -> Layout:
-        done = self._ask("PUT", "/layout", {"shards": shards})
-        return Layout(*(done[name] for name in Layout._fields))

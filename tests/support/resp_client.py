@@ -13,17 +13,17 @@ class DoorClient(Driver):
     """A client; what it has no object for goes to the store directly."""
 
     def stream(self, name: str) -> Any:
-        return DoorStream(self._direct.stream(name), self._client)
+        return DoorStream(self._direct.stream(name), self._client, name)
 
     def topic(self, name: str, partitions: int) -> Any:
         assert self._ask("TPCREATE", name, partitions) == partitions
-        return DoorTopic(self._direct.topic(name, partitions), self._client)
+        return DoorTopic(self._direct.topic(name, partitions), self._client, name)
 
     def queue(self, name: str) -> Any:
-        return DoorQueue(self._direct.queue(name), self._client)
+        return DoorQueue(self._direct.queue(name), self._client, name)
 
     def ick(self, name: str) -> Any:
-        return DoorIck(self._direct.ick(name), self._client)
+        return DoorIck(self._direct.ick(name), self._client, name)
 
     def ick_channel(self, name: str, *, ack_ms: int, **options: Any) -> Any:
         direct = self._direct.ick_channel(name, ack_ms=ack_ms, **options)

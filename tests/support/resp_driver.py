@@ -22,9 +22,10 @@ from headwater import (
     StaleSequence,
     UnknownGroup,
 )
+from headwater.doors.catalogue import GROUP, ICK, QUEUE, STREAM
 from headwater.kernel.inputs import whole_ms
-from headwater.log.settling import ranges_of
 from headwater.queue.types import HeadedDelivery
+from tests.support.every_door import RespDoor, ThroughDoor
 
 _ERRORS: dict[str, Callable[[], Exception]] = {
     "STALE": lambda: StaleSequence("s", "p", 1, 2),
@@ -35,25 +36,33 @@ _ERRORS: dict[str, Callable[[], Exception]] = {
 _PUSH_WORDS = {"delay_ms": "DELAY", "priority": "PRIORITY", "ttl_ms": "TTL"}
 
 
-class Driver:
+class Driver(ThroughDoor):
     """An object of the library, of which some methods go through the door."""
 
-    def __init__(self, direct: Any, client: Any) -> None:
-        self._direct = direct
+    def __init__(self, direct: Any, client: Any, *names: str) -> None:
+        super().__init__(direct, RespDoor(self._send), *names)
         self._client = client
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._direct, name)
-
-    def _ask(self, *words: Any) -> Any:
+    def _send(self, *words: Any) -> Any:
         try:
             return self._client.execute_command(*words)
         except redis.ResponseError as error:
-            code, _, text = str(error).partition(" ")
-            raise _ERRORS.get(code, lambda: InvalidInput(text))() from None
+            return error
+
+    def refusal(self, name: str, text: str) -> Exception:
+        return _ERRORS.get(name, lambda: InvalidInput(text))()
+
+    def _ask(self, *words: Any) -> Any:
+        answer = self._send(*words)
+        if isinstance(answer, redis.ResponseError):
+            code, _, text = str(answer).partition(" ")
+            raise self.refusal(code, text)
+        return answer
 
 
 class DoorStream(Driver):
+    kind = STREAM
+
     def write(self, tag: str, value: bytes, *, headers: Any = None) -> int:
         if headers is not None:
             return int(self._direct.write(tag, value, headers=headers))
@@ -79,9 +88,6 @@ class DoorStream(Driver):
         assert seen == [None if m is None else [m.offset, m.tag.encode(), m.value] for m in found]
         return found
 
-    def evict(self, n: int) -> int:
-        return int(self._ask("TEVICT", self.name, n))
-
     def group(self, name: str, *args: Any, **options: Any) -> Any:
         direct = self._direct.group(name, *args, **options)
         if args or set(options) - {"member"}:
@@ -91,8 +97,10 @@ class DoorStream(Driver):
 
 
 class DoorGroup(Driver):
+    kind = GROUP
+
     def __init__(self, direct: Any, client: Any, stream: Any) -> None:
-        super().__init__(direct, client)
+        super().__init__(direct, client, stream.name, direct.name)
         self._stream_directly = stream
         self._stream = stream.name
 
@@ -114,28 +122,14 @@ class DoorGroup(Driver):
         assert taken == [[m.offset, m.tag.encode(), m.value, m.attempt] for m in messages]
         return messages
 
-    def _settle(self, command: str, before: list[Any], offsets: tuple[Any, ...]) -> int:
-        words = [f"{first}-{last}" for first, last in ranges_of(offsets)]
-        return int(self._ask(command, self._stream, self.name, *before, *words)) if words else 0
-
-    def ack(self, *offsets: Any) -> int:
-        return self._settle("TACK", [], offsets)
-
-    def nack(self, *offsets: Any, delay_ms: Any = 0) -> int:
-        return self._settle("TNACK", ["DELAY", whole_ms(delay_ms)], offsets)
-
-    def extend(self, *offsets: Any, ack_ms: Any) -> int:
-        return self._settle("TEXTEND", [whole_ms(ack_ms)], offsets)
-
-    def seek(self, to: int | str) -> int:
-        return int(self._ask("TSEEK", self._stream, self.name, to))
-
     def redrive(self, count: int) -> tuple[int, int]:
         returned, gone = self._ask("TREDRIVE", self._stream, self.name, "COUNT", count)
         return returned, gone
 
 
 class DoorQueue(Driver):
+    kind = QUEUE
+
     def push_many(self, values: list[bytes], **options: Any) -> list[str]:
         """Push values through the door; those with headers directly, in the same order."""
         headers = options.pop("headers", None) or [{}] * len(values)
@@ -168,19 +162,6 @@ class DoorQueue(Driver):
             for key, value, attempt, receipt, headers in found
         ]
 
-    def _settle(self, command: str, before: list[Any], deliveries: tuple[Delivery, ...]) -> int:
-        receipts = [one.receipt for one in deliveries]
-        return int(self._ask(command, self.name, *before, *receipts)) if receipts else 0
-
-    def ack(self, *deliveries: Delivery) -> int:
-        return self._settle("QACK", [], deliveries)
-
-    def nack(self, *deliveries: Delivery, delay_ms: int = 0) -> int:
-        return self._settle("QNACK", ["DELAY", delay_ms], deliveries)
-
-    def extend(self, *deliveries: Delivery, ack_ms: int) -> int:
-        return self._settle("QEXTEND", [ack_ms], deliveries)
-
     def stats(self) -> Any:
         shown = dict(pairs(self._ask("QSTATS", self.name)))
         facts = self._direct.stats()
@@ -190,6 +171,8 @@ class DoorQueue(Driver):
 
 
 class DoorIck(Driver):
+    kind = ICK
+
     def add(self, scores: dict[str, float]) -> tuple[int, int]:
         if not scores:
             return cast("tuple[int, int]", self._direct.add(scores))
@@ -204,11 +187,6 @@ class DoorIck(Driver):
     def reserve(self, n: int, backwash: bool = False) -> list[tuple[str, float]]:
         words = ["BACKWASH"] if backwash else []
         return self._reserved(self._ask("ICKRESERVE", self.key, n, *words))
-
-    def commit(self, *members: str) -> int:
-        if not members:
-            return int(self._direct.commit())
-        return int(self._ask("ICKCOMMIT", self.key, *members))
 
     def exchange(self, n: int, *members: str, backwash: bool = False) -> list[tuple[str, float]]:
         words = ["BACKWASH"] if backwash else []
@@ -225,9 +203,6 @@ class DoorIck(Driver):
         }
         assert numbers.keys() == cast("Any", self._direct.stats()).keys()
         return numbers
-
-    def delete(self) -> int:
-        return int(self._ask("ICKDEL", self.key))
 
 
 def pairs(shown: Any) -> list[tuple[Any, Any]]:

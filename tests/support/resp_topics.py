@@ -9,15 +9,17 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from headwater import Batch, TopicMessage
+from headwater.doors.catalogue import CHANNEL, TOPIC, TOPIC_GROUP
 from headwater.ick.types import Layout, Reserved
 from headwater.kernel.inputs import whole_ms
-from headwater.log.settling import ranges_by_partition
 from headwater.log.types import HeadedTopicMessage, Placed, Redriven
 from tests.support.resp_driver import Driver, pairs
 
 
 class DoorTopic(Driver):
     """A topic; its partitions are streams of the library."""
+
+    kind = TOPIC
 
     def write(self, tag: str, value: bytes, *, headers: Any = None) -> Placed:
         if headers:
@@ -42,14 +44,13 @@ class DoorTopic(Driver):
         return {place: range(first, last + 1) for place, first, last in written}
 
     def group(self, name: str, **options: Any) -> Any:
-        return DoorTopicGroup(self._direct.group(name, **options), self._client)
-
-    def delete(self) -> bool:
-        return bool(self._ask("TPDEL", self.name))
+        return DoorTopicGroup(self._direct.group(name, **options), self._client, self.name, name)
 
 
 class DoorTopicGroup(Driver):
     """A group over a topic; a read of nothing creates it, as it is set, in the store."""
+
+    kind = TOPIC_GROUP
 
     def read(self, count: int, **terms: Any) -> list[TopicMessage]:
         ack_ms = terms.pop("ack_ms", None)
@@ -76,33 +77,6 @@ class DoorTopicGroup(Driver):
             for place, offset, tag, value, attempt, headers in self._ask(*words)
         ]
 
-    def _settle(self, command: str, before: list[Any], messages: tuple[Any, ...]) -> int:
-        words = [
-            f"{place}:{first}-{last}"
-            for place, ranges in ranges_by_partition(messages).items()
-            for first, last in ranges
-        ]
-        return int(self._ask(command, self.topic, self.name, *before, *words)) if words else 0
-
-    def ack(self, *messages: Any) -> int:
-        return self._settle("TPACK", [], messages)
-
-    def nack(self, *messages: Any, delay_ms: Any = 0) -> int:
-        return self._settle("TPNACK", ["DELAY", whole_ms(delay_ms)], messages)
-
-    def extend(self, *messages: Any, ack_ms: Any) -> int:
-        return self._settle("TPEXTEND", [whole_ms(ack_ms)], messages)
-
-    def seek(self, position: Any) -> dict[int, int]:
-        if not isinstance(position, dict):
-            words = [str(position)]
-        elif not position:
-            moved: dict[int, int] = self._direct.seek(position)
-            return moved
-        else:
-            words = [f"{place}:{to}" for place, to in position.items()]
-        return dict(self._ask("TPSEEK", self.topic, self.name, *words))
-
     def redrive(self, count: int) -> dict[int, Redriven]:
         done = self._ask("TPREDRIVE", self.topic, self.name, "COUNT", count)
         return {place: Redriven(returned, gone) for place, returned, gone in done}
@@ -119,8 +93,10 @@ class DoorTopicGroup(Driver):
 class DoorChannel(Driver):
     """A channel of dirty lists, for one consumer, which leases for as long as the model says."""
 
+    kind = CHANNEL
+
     def __init__(self, direct: Any, client: Any, ack_ms: int) -> None:
-        super().__init__(direct, client)
+        super().__init__(direct, client, direct.name)
         self._ack_ms = ack_ms
 
     def add(self, scores: dict[str, float], *, not_before: int | None = None) -> tuple[int, int]:
