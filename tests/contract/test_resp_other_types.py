@@ -55,9 +55,8 @@ def test_queues_push_pop_and_settle(client: Any, name: str) -> None:
         ask("QPUSH", name, "DEDUPE", "k", "VALUES", "a", "b")
 
 
-def test_a_queue_is_looked_at_and_kept_by_commands(client: Any, name: str) -> None:
+def test_a_queue_is_looked_at_page_by_page(client: Any, name: str) -> None:
     ask = client.execute_command
-    assert ask("QCONFIGURE", name, "MAXATTEMPTS", 3)[b"max-attempts"] == 3
     ask("QPUSH", name, "DELAY", 600_000, "VALUES", "later")
     ask("QPUSH", name, "VALUES", "a", "b")
     ((id_, value, attempt, priority, _, place),) = ask("QPEEK", name, "STATE", "delayed")
@@ -66,12 +65,6 @@ def test_a_queue_is_looked_at_and_kept_by_commands(client: Any, name: str) -> No
     following, first = ask("QPEEK", name, "COUNT", 1, "WITHNEXT")
     assert [row[1] for row in ask("QPEEK", name, "FROM", following)] == [b"b", b"later"]
     assert first[1] == b"a"
-    receipts = [row[3] for row in ask("QPOP", name, "COUNT", 2, "RETRY", 60_000)]
-    assert ask("QRELEASE", name, receipts[0]) == 1
-    assert ask("QBURY", name, "ERROR", "no", receipts[1]) == 1
-    assert [row[1] for row in ask("QPEEK", name, "STATE", "dead")] == [b"b"]
-    assert (ask("QPAUSE", name), ask("QPAUSE", name), ask("QRESUME", name)) == (1, 0, 1)
-    assert (ask("QPURGE", name), ask("QDELETE", name), ask("QDELETE", name)) == (3, 1, 0)
 
 
 def test_a_pop_of_large_messages_loses_none_of_them(client: Any, name: str) -> None:
@@ -100,21 +93,6 @@ def test_blocked_consumers_of_a_queue_are_served_in_turn(
         with consumers.pop(place) as consumer:
             assert consumer.read()[0][0] == pushed
     until_blocked(door, 0)
-
-
-def test_dirty_lists_fold_reserve_and_commit(client: Any, name: str) -> None:
-    ask = client.execute_command
-    assert ask("ICKSTATS", name) is None
-    assert ask("ICKADD", name, 5, "a", "12.5", "b", 7, "a") == [2, 0]
-    assert ask("ICKADD", name, 4, "a") == [0, 1]
-    assert ask("ICKRESERVE", name, 1) == [b"a", 4.0]
-    assert ask("ICKCOMMIT", name, "a", "none") == 1
-    assert ask("ICKEXCHANGE", name, 5) == [b"b", 12.5]
-    assert ask("ICKEXCHANGE", name, 5, "BACKWASH", "b") == []
-    assert ask("ICKSTATS", name)[b"total_size"] == 0
-    with pytest.raises(redis.ResponseError, match="not a valid float"):
-        ask("ICKADD", name, "x", "a")
-    assert ask("ICKDEL", name) >= 1
 
 
 def test_timelines_need_a_farm(client: Any, name: str) -> None:

@@ -159,7 +159,7 @@ def test_evicted_offsets_are_a_gap_and_the_first_is_found(client: ApiClient, nam
     assert [json.loads(line)["offset"] for line in lines[1:]] == [3, 4, 5]
 
 
-def test_a_stream_is_shown_listed_bounded_and_deleted(client: ApiClient, name: str) -> None:
+def test_a_stream_is_shown_and_listed(client: ApiClient, name: str) -> None:
     path = f"/v1/streams/{name}"
     assert client.get(path).body["title"] == "UnknownStream"
     client.post(messages_of(name), [{"value": "x"}] * 5)
@@ -169,16 +169,6 @@ def test_a_stream_is_shown_listed_bounded_and_deleted(client: ApiClient, name: s
     assert (again.status, again.body) == (304, b"")
     listed = client.get(f"/v1/streams?prefix={name}").body
     assert [stream["name"] for stream in listed["streams"]] == [name]
-    kept = client.ask("PUT", f"{path}/retention", {"max_count": 2}).body
-    assert kept == {"stream": name, "evicted": 3, "held": 0, "held_by": None}
-    reader = client.ask("PUT", f"{path}/readers/archive", {"to": 4}).body
-    assert reader == {"stream": name, "reader": "archive", "next": 4}
-    assert client.get(path).body["readers"] == {"archive": 4}
-    assert client.ask("DELETE", f"{path}/readers/archive").body["forgotten"] is True
-    assert client.get(f"{path}/offset?time_ms=0").body["offset"] == 4
-    assert client.ask("DELETE", path).body == {"stream": name, "deleted": True}
-    assert client.ask("DELETE", path).status == 404
-    assert client.get(path).status == 404
 
 
 def test_a_list_is_read_page_by_page(client: ApiClient, name: str) -> None:
