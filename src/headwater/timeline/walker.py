@@ -47,7 +47,7 @@ class WalkPositions(msgspec.Struct):
 
     layout: FarmLayout | None = None
     places: dict[str, ScanPosition] = msgspec.field(default_factory=dict)
-    figures: list[int] = msgspec.field(default_factory=lambda: list(Repaired()))
+    done: Repaired = Repaired()
 
 
 class WalkStateFile:
@@ -114,8 +114,8 @@ _KEPT_S: Final = 30 * 86_400
 class WalkNote(msgspec.Struct, frozen=True, kw_only=True):
     """A walk as it noted itself: ``passed`` sets of ``total`` since it began or continued.
 
-    ``figures`` are what it has found and done, as ``Repaired`` has them; ``unscanned`` counts
-    instances that could not be scanned. Times are by the clock of the process that walks.
+    ``repaired`` is what it has found and done so far; ``unscanned`` counts instances that could not
+    be scanned. Times are by the clock of the process that walks.
     """
 
     kind: Kind
@@ -125,13 +125,8 @@ class WalkNote(msgspec.Struct, frozen=True, kw_only=True):
     noted_ms: int
     passed: int
     total: int
-    figures: list[int]
+    repaired: Repaired
     unscanned: int = 0
-
-    @property
-    def repaired(self) -> Repaired:
-        """What it has found and done so far."""
-        return Repaired(*self.figures)
 
     @property
     def per_s(self) -> float:
@@ -190,7 +185,7 @@ class WalkNotes:
             noted_ms=round(self._noted * 1000),
             passed=passed,
             total=total,
-            figures=list(done),
+            repaired=done,
             unscanned=unscanned,
         )
         text = msgspec.json.encode(note)
@@ -247,10 +242,9 @@ def _is_over(running: WalkNote, last: WalkNote | None) -> bool:
 
 def _opened(text: bytes) -> WalkNote | None:
     try:
-        note = msgspec.json.decode(text, type=WalkNote)
+        return msgspec.json.decode(text, type=WalkNote)
     except msgspec.DecodeError:
         return None  # of another release
-    return note if len(note.figures) == len(Repaired._fields) else None
 
 
 # ── Scanning ──────────────────────────────────────────────────────────────────────────────────────
@@ -454,11 +448,10 @@ class Walker:
         """
         over = await self._clusters()
         positions = self._state_file.read(self._farm.layout)
-        done = Repaired(*positions.figures)
         total = await count_sets(over)
         notes = WalkNotes(self._farm.clusters, self._noted_as, walker_name())
-        walk = _Round(Scan(over, positions, self._chance), done, total)
-        await notes.note(0, total, done)
+        walk = _Round(Scan(over, positions, self._chance), positions.done, total)
+        await notes.note(0, total, walk.done)
         try:
             whole = await self._walk(walk, positions, notes, stop)
         except BaseException:
@@ -495,7 +488,7 @@ class Walker:
                 self._tell(WalkProgress(passed, walk.total, walk.done))
                 await notes.note(passed, walk.total, walk.done)
             walk.passed += batch.sets
-            positions.figures = list(walk.done)
+            positions.done = walk.done
             self._tell(WalkProgress(walk.passed, walk.total, walk.done))
         return True
 

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from headwater.timeline.records import Cursor, InstanceStatus, Member, Record, Written, exact
+from headwater.timeline.records import (
+    Cursor,
+    InstanceStatus,
+    Member,
+    Record,
+    Repaired,
+    Written,
+    exact,
+)
 from headwater.timeline.records import State as MemberState
-from headwater.timeline.resharding import Estimate, ReshardResult
-from headwater.timeline.walker import Kind, Sample, State, Walked, WalkNote
+from headwater.timeline.resharding import Estimate
+from headwater.timeline.walker import Kind, State, WalkNote
 from headwater.views.record import Mark, View, copied, mirror, text_field
 
 TimelineWrittenView = mirror("TimelineWrittenView", Written)
 RebuiltView = mirror("RebuiltView", Written, first={"stream": str, "messages": int})
 EstimateView = mirror("EstimateView", Estimate)
+# ``behind`` counts the elements that an instance lacks of the ``sampled`` timelines.
+InstanceView = mirror("InstanceView", InstanceStatus, last={"sampled": int, "behind": int})
+# ``unscanned`` names instances that could not be scanned.
+WalkedView = mirror("WalkedView", Repaired, last={"unscanned": list[str], "whole": bool})
+# ``left`` are instances that are no longer used.
+MovedView = mirror("MovedView", Repaired, last={"cleaned": int, "left": list[str]})
 
 
 class RecordView(View, frozen=True, kw_only=True):
@@ -57,44 +71,6 @@ class TimelineScoreView(View, frozen=True, kw_only=True):
         )
 
 
-class InstanceView(View, frozen=True, kw_only=True):
-    """How an instance is; ``behind`` counts the elements it lacks of the ``sampled`` timelines."""
-
-    instance: str
-    up: bool
-    keys: int
-    memory_bytes: int
-    fault: str
-    cluster: int
-    sampled: int
-    behind: int
-
-    @classmethod
-    def of(cls, status: InstanceStatus, sample: Sample) -> InstanceView:
-        """Return the view of an instance and of how far it is behind."""
-        return cls(**copied(cls, status, sampled=sample.keys, behind=sample.behind))
-
-
-class WalkedView(View, frozen=True, kw_only=True):
-    """What a round of the walker did; ``unscanned`` names instances that could not be scanned."""
-
-    keys: int
-    elements: int
-    differing: int
-    written: int
-    failures: int
-    trimmed: int
-    forgotten: int
-    unscanned: list[str]
-    whole: bool
-
-    @classmethod
-    def of(cls, walked: Walked) -> WalkedView:
-        """Return the view of a round."""
-        own = {"unscanned": sorted(walked.unscanned), "whole": walked.whole}
-        return cls(**copied(cls, walked.repaired, **own))
-
-
 class WalkNoteView(View, frozen=True, kw_only=True):
     """A walk or a move of a farm as it noted itself: who runs it, how far it is, what it did.
 
@@ -124,22 +100,3 @@ class WalkNoteView(View, frozen=True, kw_only=True):
     def of(cls, note: WalkNote) -> WalkNoteView:
         """Return the view of a note."""
         return cls(**copied(cls, note, **note.repaired._asdict()))
-
-
-class MovedView(View, frozen=True, kw_only=True):
-    """What a move of a farm did; ``left`` are instances that are no longer used."""
-
-    keys: int
-    elements: int
-    differing: int
-    written: int
-    failures: int
-    trimmed: int
-    forgotten: int
-    cleaned: int
-    left: list[str]
-
-    @classmethod
-    def of(cls, moved: ReshardResult) -> MovedView:
-        """Return the view of a move."""
-        return cls(**copied(cls, moved.repaired, cleaned=moved.cleaned, left=moved.left))

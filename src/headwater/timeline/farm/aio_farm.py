@@ -146,11 +146,9 @@ class WorkingFarm(OpenedFarm):
             return await self._by_layout(lambda active: active.write(changes))
 
         written = await self._reports.operation(f"farm.{verb}", work(), len(operations))
-        instrument, farm = self._reports.instrument, self._reports.farm
-        if instrument is not None:
-            for name, n in zip(_WRITTEN, written, strict=True):
-                if n:
-                    instrument.count(name, farm, n)
+        for name, n in zip(_WRITTEN, written, strict=True):
+            if n:
+                self._reports.count(name, n)
         return written
 
     async def read(self, keys: Iterable[bytes], window: Window) -> Answer:

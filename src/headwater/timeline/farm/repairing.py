@@ -39,7 +39,6 @@ from headwater.timeline.records import (
     Row,
     State,
     States,
-    Written,
     behind,
     kept,
     merge,
@@ -355,33 +354,26 @@ async def repair_whole(
 async def _write(
     cluster: Cluster, changes: Changes, horizon: float, reports: FarmReports
 ) -> Repaired:
-    if not changes:
-        return Repaired()
+    """Bring a cluster to a state, and trim what it has beyond that."""
+    done, rest, failures = Repaired(), changes, set[bytes]()
     began = time.perf_counter()
-    outcome = await cluster.write(WriteBatch(changes, horizon))
-    count_removed(reports, outcome.written)
-    trimmed, forgotten = outcome.written.trimmed, outcome.written.forgotten
-    failed = sum(size_of(changes[key]) for key in outcome.failed)
-    written = sum(map(size_of, changes.values())) - failed
-    failures = set(outcome.failed)
-    while outcome.written.removed >= MOST_REMOVED:
-        # There may be more than one call removes; an empty write continues.
-        rest: Changes = {key: Change([], []) for key in changes if key not in failures}
+    while rest:
         outcome = await cluster.write(WriteBatch(rest, horizon))
-        count_removed(reports, outcome.written)
-        trimmed += outcome.written.trimmed
-        forgotten += outcome.written.forgotten
+        written = sum(size_of(rest[key]) for key in rest.keys() - outcome.failed.keys())
+        trimmed, forgotten = outcome.written.trimmed, outcome.written.forgotten
+        done = done.plus(Repaired(written=written, trimmed=trimmed, forgotten=forgotten))
         failures |= outcome.failed.keys()
-    reports.took("farm.repair_write", time.perf_counter() - began)
-    reports.count("farm.repair_write_failure", failed)
-    reports.count("farm.repair_write_success", written)
-    return Repaired(written=written, failures=len(failures), trimmed=trimmed, forgotten=forgotten)
-
-
-def count_removed(reports: FarmReports, written: Written) -> None:
-    """Count the elements that a repair removed from a cluster."""
-    reports.count("farm.repair_trimmed", written.trimmed)
-    reports.count("farm.repair_forgotten", written.forgotten)
+        # There may be more than one call removes; an empty write continues.
+        more = outcome.written.removed >= MOST_REMOVED
+        rest = {key: Change([], []) for key in changes if more and key not in failures}
+    if changes:
+        reports.took("farm.repair_write", time.perf_counter() - began)
+        failed = sum(map(size_of, changes.values())) - done.written
+        reports.count("farm.repair_write_failure", failed)
+        reports.count("farm.repair_write_success", done.written)
+        reports.count("farm.repair_trimmed", done.trimmed)
+        reports.count("farm.repair_forgotten", done.forgotten)
+    return done._replace(failures=len(failures))
 
 
 class WholeKey(NamedTuple):
@@ -540,7 +532,7 @@ class Repairer:
             if self._compare(key, members, replies, horizon, changes):
                 pushed_out.append(key)
         writes = zip(self._clusters, changes, strict=True)
-        await asyncio.gather(*(self._write(*write, horizon) for write in writes))
+        await asyncio.gather(*(_write(*write, horizon, self._reports) for write in writes))
         if pushed_out:
             await repair_whole(self._clusters, pushed_out, self._keep, horizon, self._reports)
 
@@ -574,19 +566,6 @@ class Repairer:
             if not needed:
                 self._reports.count("farm.repair_check_redundant")
         return pushed_out
-
-    async def _write(self, cluster: Cluster, changes: Changes, horizon: float) -> None:
-        if not changes:
-            return
-        began = time.perf_counter()
-        outcome = await cluster.write(WriteBatch(changes, horizon))
-        self._reports.took("farm.repair_write", time.perf_counter() - began)
-        count_removed(self._reports, outcome.written)
-        failed = sum(map(size_of, (changes[key] for key in outcome.failed)))
-        self._reports.count("farm.repair_write_failure", failed)
-        self._reports.count(
-            "farm.repair_write_success", sum(map(size_of, changes.values())) - failed
-        )
 
 
 RepairStrategy: TypeAlias = Callable[[Repairer, int], int]

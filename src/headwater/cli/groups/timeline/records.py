@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -20,9 +20,12 @@ from headwater.errors import InvalidInput
 from headwater.serve.limits import HttpLimits
 
 if TYPE_CHECKING:
-    from headwater.timeline.records import InstanceStatus, Tuple
+    from headwater.timeline import Farm
+    from headwater.timeline.farm.aio_farm import AsyncFarm
+    from headwater.timeline.records import InstanceStatus, Tuple, Written
     from headwater.timeline.walker import Sample
 
+T = TypeVar("T")
 
 # ── Options ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -93,13 +96,26 @@ class FarmFlags(OptionGroup):
             horizon = None if self.horizon is None else read_score(self.horizon)
         except InvalidInput as error:
             raise InvalidInput(f"--horizon: {error}") from None
-        return {
-            "max_size": self.max_size,
-            "keep": self.keep,
-            "horizon": horizon,
-            "hash": self.hash,
-            "timeout_ms": self.timeout_ms,
-        }
+        facts = {name: getattr(self, name) for name in ("max_size", "keep", "hash", "timeout_ms")}
+        return {**facts, "horizon": horizon}
+
+    def open(self) -> Farm:
+        """Open the farm."""
+        from headwater.timeline import Farm
+
+        return Farm.open(self.instances, **self.arguments())
+
+    def run(self, work: Callable[[AsyncFarm], Awaitable[T]]) -> T:
+        """Return what is found out on the farm by tasks."""
+        import asyncio
+
+        from headwater.timeline.farm.aio_farm import AsyncFarm
+
+        async def run() -> T:
+            async with AsyncFarm.open(self.instances, **self.arguments()) as farm:
+                return await work(farm)
+
+        return asyncio.run(run())
 
 
 @dataclass(frozen=True)
@@ -192,7 +208,7 @@ def select(
     as_json: AsJson = False,
 ) -> None:
     """Show records, newest first, each with its cursor."""
-    from headwater.timeline import Cursor, Farm
+    from headwater.timeline import Cursor
 
     if offset and (start or stop):
         raise InvalidInput("--offset goes with neither --start nor --stop; leave one out")
@@ -202,7 +218,7 @@ def select(
                 Cursor.parse(word)
         except InvalidInput:
             raise refused(f"{word!r} is not a cursor; copy one as it is printed", option) from None
-    with Farm.open(farm.instances, **farm.arguments()) as opened:
+    with farm.open() as opened:
         if start or stop:
             found = opened.select_range(keys, start, stop, limit)
         else:
@@ -233,9 +249,7 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Show the newest operation on a member of a timeline, even when it was a delete."""
-    from headwater.timeline import Farm
-
-    with Farm.open(farm.instances, **farm.arguments()) as opened:
+    with farm.open() as opened:
         state = opened.score([(key, member)])[key, member]
     if state is None:
         text = "no operation is known"
@@ -257,20 +271,21 @@ def _read(line: bytes) -> Tuple:
 
 
 def _write(verb: str, given: _WriteFlags) -> None:
-    from headwater.timeline import Farm, Written
+    from headwater.timeline import Written
 
     done = Written()
     tuples = iter(given.tuples())
-    with Farm.open(given.instances, **given.arguments()) as farm:
+    with given.open() as farm:
         write = farm.insert if verb == "insert" else farm.delete
         while batch := list(islice(tuples, _BATCH)):
             done = done.plus(write(batch))
-    counts = [f"{count} {name}" for name, count in done._asdict().items() if count]
-    output.answer(
-        views.timelines.TimelineWrittenView.of(done),
-        ", ".join(counts) or "nothing to do",
-        given.as_json,
-    )
+    counts = counts_text(done) or "nothing to do"
+    output.answer(views.timelines.TimelineWrittenView.of(done), counts, given.as_json)
+
+
+def counts_text(done: Written) -> str:
+    """Return what happened to a batch, as a list of counts; nothing when nothing did."""
+    return ", ".join(f"{count} {name}" for name, count in done._asdict().items() if count)
 
 
 # ── Servers ───────────────────────────────────────────────────────────────────────────────────────
@@ -380,21 +395,19 @@ def status(
     How far is estimated from a sample of timelines. The exit code is 1 when an instance is not
     available.
     """
-    import asyncio
-
     from headwater.timeline import walker
-    from headwater.timeline.farm.aio_farm import AsyncFarm
 
-    async def look() -> tuple[list[InstanceStatus], dict[tuple[int, str], Sample]]:
-        async with AsyncFarm.open(farm.instances, **farm.arguments()) as opened:
-            found = await opened.status()
-            return found, await walker.sample(opened, sample, random.Random()) if sample else {}
+    async def look(farm: AsyncFarm) -> tuple[list[InstanceStatus], dict[tuple[int, str], Sample]]:
+        instances = await farm.status()
+        return instances, await walker.sample(farm, sample, random.Random()) if sample else {}
 
-    found, samples = asyncio.run(look())
+    found, samples = farm.run(look)
     nothing = walker.Sample()
     output.show_list(
         [(one, samples.get((one.cluster, one.instance), nothing)) for one in found],
-        lambda row: views.timelines.InstanceView.of(*row),
+        lambda row: views.timelines.InstanceView.of(
+            row[0], sampled=row[1].keys, behind=row[1].behind
+        ),
         {
             "cluster": lambda row: row[0].cluster,
             "instance": lambda row: row[0].instance,

@@ -13,7 +13,13 @@ import typer
 
 from headwater import views
 from headwater.cli import completing, output
-from headwater.cli.groups.timeline.records import FarmFlags, Rate, StateFile, WritingFarmFlags
+from headwater.cli.groups.timeline.records import (
+    FarmFlags,
+    Rate,
+    StateFile,
+    WritingFarmFlags,
+    counts_text,
+)
 from headwater.cli.options import AsJson, DryRun, StoreUrl, connected, grouped, known
 from headwater.cli.upkeep import ProgressLine, ReadRate, show_report
 from headwater.errors import HeadwaterError, InvalidInput
@@ -23,8 +29,8 @@ if TYPE_CHECKING:
 
     from headwater.log.stream import Stream
     from headwater.log.types import Message
-    from headwater.store.scrubbing import ScrubReport
     from headwater.timeline import Farm, Written
+    from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.feeding import Operation
     from headwater.timeline.records import Repaired
     from headwater.timeline.resharding import Estimate, Resharder, ReshardResult
@@ -53,21 +59,19 @@ def walk(
     import asyncio
 
     from headwater.kernel.stopping import stop_on_signals
-    from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.walker import Walker
 
-    async def run() -> bool:
+    async def run(farm: AsyncFarm) -> bool:
         stop = asyncio.Event()
         with stop_on_signals(stop.set), _progress_bar() as show:
-            async with AsyncFarm.open(farm.instances, **farm.arguments()) as opened:
-                walker = Walker(opened, rate=rate, state=state, tell=show)
-                async for walked in _rounds(walker, stop):
-                    _show_walk(walked, as_json)
-                    if once:
-                        return walked.whole
+            walker = Walker(farm, rate=rate, state=state, tell=show)
+            async for walked in _rounds(walker, stop):
+                _show_walk(walked, as_json)
+                if once:
+                    return walked.whole
         return True
 
-    raise typer.Exit(0 if asyncio.run(run()) else 1)
+    raise typer.Exit(0 if farm.run(run) else 1)
 
 
 async def _rounds(walker: Walker, stop: asyncio.Event) -> AsyncIterator[Walked]:
@@ -134,7 +138,7 @@ def _removed_text(done: Repaired) -> str:
 def _show_walk(walked: Walked, as_json: bool) -> None:
     done = walked.repaired
     output.answer(
-        views.timelines.WalkedView.of(walked),
+        views.timelines.WalkedView.of(done, unscanned=sorted(walked.unscanned), whole=walked.whole),
         f"compared {done.keys} timelines with {done.elements} elements: {done.differing} differed, "
         f"{done.written} written, {_removed_text(done)}{done.failures} failures",
         as_json,
@@ -149,18 +153,14 @@ def walks(farm: FarmFlags, as_json: AsJson = False) -> None:
 
     Walks and moves record their progress on the farm, where it can be seen for thirty days.
     """
-    import asyncio
-
-    from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.walker import read_notes
 
-    async def look() -> list[WalkNote]:
-        async with AsyncFarm.open(farm.instances, **farm.arguments()) as opened:
-            await opened.follow()
-            return await read_notes(opened.clusters)
+    async def look(farm: AsyncFarm) -> list[WalkNote]:
+        await farm.follow()
+        return await read_notes(farm.clusters)
 
     output.show_list(
-        asyncio.run(look()),
+        farm.run(look),
         views.timelines.WalkNoteView.of,
         {
             "kind": lambda note: note.kind,
@@ -195,21 +195,12 @@ def scrub(farm: FarmFlags, rate: ReadRate = None, as_json: AsJson = False) -> No
     is 0 when no damage was found, 3 when something is wrong, 130 when it was interrupted before it
     found anything, and 1 when an instance could not be read.
     """
-    import asyncio
-
     from headwater.kernel.stopping import StopSignal, stop_on_signals
-    from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.layout import safe_farm
-    from headwater.timeline.scrubbing import scrub_farm
 
     stop, progress = StopSignal(), ProgressLine()
-
-    async def run() -> ScrubReport:
-        async with AsyncFarm.open(farm.instances, **farm.arguments()) as opened:
-            return await scrub_farm(opened, rate_mb_s=rate, progress=progress, stop=stop.is_set)
-
-    with stop_on_signals(stop.set):
-        report = asyncio.run(run())
+    with stop_on_signals(stop.set), farm.open() as opened:
+        report = opened.scrub(rate_mb_s=rate, progress=progress, stop=stop.is_set)
     progress.end()
     show_report(report, safe_farm(farm.instances), as_json)
 
@@ -282,7 +273,7 @@ def _show_estimate(estimate: Estimate, as_json: bool) -> None:
 
 def _show_moved(moved: ReshardResult, as_json: bool) -> None:
     output.answer(
-        views.timelines.MovedView.of(moved),
+        views.timelines.MovedView.of(moved.repaired, cleaned=moved.cleaned, left=moved.left),
         f"compared {moved.repaired.keys} timelines, copied {moved.repaired.written} elements, "
         f"{_removed_text(moved.repaired)}cleaned {moved.cleaned} timelines away",
         as_json,
@@ -330,10 +321,8 @@ def rebuild(
     Operations that the farm has already change nothing, so the command may be run on a farm in
     use, and more than once.
     """
-    from headwater.timeline import Farm
-
     read = _reader(reader)
-    with connected(store) as hw, Farm.open(farm.instances, **farm.arguments()) as opened:
+    with connected(store) as hw, farm.open() as opened:
         for stream in [known(hw, name) for name in streams]:
             _show_rebuilt(stream.name, *_rebuild(stream, start, read, opened), as_json)
 
@@ -378,9 +367,8 @@ def _reader(name: str | None) -> Read:
 
 
 def _show_rebuilt(stream: str, seen: int, done: Written, as_json: bool) -> None:
-    counts = [f"{count} {name}" for name, count in done._asdict().items() if count]
     output.answer(
         views.timelines.RebuiltView.of(done, stream=stream, messages=seen),
-        f"{stream}: {seen} messages, {', '.join(counts) or 'nothing new'}",
+        f"{stream}: {seen} messages, {counts_text(done) or 'nothing new'}",
         as_json,
     )
