@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from headwater import AllReplicasFailed, HeadwaterError, InvalidInput, QuorumFailed
 from headwater.store.library import NAME, name_in_server
-from headwater.timeline import Cursor, Farm, Record, State, Written
+from headwater.timeline import Cursor, Farm, State, Written
 from headwater.timeline.farm.reading import READ_STRATEGIES
 from headwater.timeline.pool import murmur3
 from headwater.timeline.records import merge
@@ -59,31 +59,6 @@ def test_every_pair_of_operations_gives_what_the_table_says(
         assert farm.score([(key, "a")]) == {(key, "a"): truth}
         farm.settle()
         assert [replica.states(key.encode()) for replica in three] == [{b"a": truth}] * 3
-
-
-def test_elements_come_newest_first_and_equal_scores_by_member_descending(farm: Farm) -> None:
-    farm.insert([("k", s, m) for s, m in [(1, "a"), (3, "b"), (1, "c"), (-5, "z"), (1, "B")]])
-    assert farm.select(["k"])["k"] == [
-        Record("k", 3.0, "b"),
-        Record("k", 1.0, "c"),
-        Record("k", 1.0, "a"),
-        Record("k", 1.0, "B"),
-        Record("k", -5.0, "z"),
-    ]
-    assert farm.select(["k", "nothing"], limit=1) == {"k": [("k", 3.0, "b")], "nothing": []}
-
-
-@pytest.mark.parametrize("step", [1, 7, 100])
-def test_pages_line_up_however_many_scores_are_equal(farm: Farm, step: int) -> None:
-    farm.insert([("k", i // 40, f"m{i:03}") for i in range(100)])
-    everything = farm.select(["k"], limit=1000)["k"]
-    assert [record.member for record in everything] == [f"m{i:03}" for i in reversed(range(100))]
-    by_rank = [farm.select(["k"], at, step)["k"] for at in range(0, 101, step)]
-    assert [record for page in by_rank for record in page] == everything
-    by_cursor: list[Record] = []
-    while page := farm.select_range(["k"], by_cursor[-1] if by_cursor else None, limit=step)["k"]:
-        by_cursor += page
-    assert by_cursor == everything
 
 
 def test_both_ends_of_a_range_are_excluded_and_need_not_exist(farm: Farm) -> None:

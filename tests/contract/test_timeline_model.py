@@ -110,11 +110,15 @@ async def check(story: Story, three: list[Replica]) -> None:
 
 
 async def pages_line_up(farm: AsyncFarm, key: bytes, everything: list[Record]) -> None:
-    found: list[Record] = []
-    for _ in range(len(everything) // 3 + 1):
-        page = await farm.select_range([key], found[-1] if found else None, limit=3)
-        found += page[key]
-    assert found == everything
+    for step in (1, 3):
+        found: list[Record] = []
+        for _ in range(len(everything) // step + 1):
+            page = await farm.select_range([key], found[-1] if found else None, limit=step)
+            found += page[key]
+        assert found == everything
+        ranks = range(0, len(everything) + 1, step)
+        by_rank = [(await farm.select([key], at, step))[key] for at in ranks]
+        assert [record for page in by_rank for record in page] == everything
     for stop in everything[:4]:
         place = everything.index(stop)
         newer = (await farm.select_range([key], stop=stop, limit=100))[key]

@@ -328,9 +328,15 @@ def kept_exactly(text: str, score: float) -> bool:
     text=st.one_of(spellings(), WHOLE.map(str), WHOLE.map("{}.0".format), DOUBLES.map(json.dumps))
 )
 @example(text="1700000000123456789.0")
-@example(text="1700000000123456789")
+@example(text="1700000000123456789.5")
+@example(text="1700000000123456768")
 @example(text="1.700000000123456789e18")
+@example(text="1700000000.123456789")
+@example(text="1700000000.0999999")
+@example(text="90071992547409930e-1")
+@example(text="0.1000000000000000055511151231257827021181583404541015625")
 @example(text="5.00000000000000000001")
+@example(text="1e22")
 @example(text="1e23")
 @example(text="1e400")
 @example(text="-0.0")
@@ -344,49 +350,9 @@ def test_what_is_accepted_is_kept_as_the_number_that_was_written(
         assert way(text) == float(text)
         assert str(way(text)) != "-0.0"
     else:
-        with pytest.raises(ValueError, match="would be rounded"):
+        rounded = r"would be rounded: .*use milliseconds or microseconds"
+        with pytest.raises(ValueError, match=rounded):
             way(text)
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1700000000123456789.0",
-        "1700000000123456789",
-        "1700000000123456789.5",
-        "1.700000000123456789e18",
-        "9007199254740993",
-        "9007199254740993.0",
-        "90071992547409930e-1",
-        "-9007199254740993.00",
-        "1e23",
-        "1700000000.123456789",
-    ],
-)
-def test_what_would_be_rounded_is_refused_with_the_cure(
-    way: Callable[[str], float], text: str
-) -> None:
-    with pytest.raises(ValueError, match=r"would be rounded: .*use milliseconds or microseconds"):
-        way(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "score"),
-    [
-        ("17", 17.0),
-        ("1700000000123", 1700000000123.0),
-        ("9007199254740992.0", 2.0**53),
-        ("1e22", 1e22),
-        ("1700000000123456768", 1700000000123456768.0),
-        ("1.05", 1.05),
-        ("0.10000000000000001", 0.1),
-        ("1700000000.0999999", 1700000000.0999999),
-        ("0.1000000000000000055511151231257827021181583404541015625", 0.1),
-    ],
-)
-def test_what_a_program_prints_for_a_double_is_that_double(text: str, score: float) -> None:
-    assert [way(text) for way in WAYS] == [score] * len(WAYS)
 
 
 @pytest.mark.parametrize(
@@ -601,10 +567,7 @@ def test_a_quorum_that_cannot_be_is_refused(quorum: Any) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        {"read_strategy": "ReadNothing"},
-        {"repair_strategy": "Sometimes"},
         {"max_size": 0},
-        {"hash": "crc"},
         {"horizon": math.nan},
         {"timeout_ms": 0},
         {"read_rate": -1},

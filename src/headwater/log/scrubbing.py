@@ -155,7 +155,7 @@ def _check_head(subject: Subject, key: str) -> Checks[StreamHead | None]:
     tail_end = int(newest[0][0][2:]) if newest else 0
     if tail_end > head.last or head.replacing:
         # A half-done call is completed first: until then nodes may not be listed.
-        yield from _check_unfinished(subject, key)
+        yield from _check_unfinished(subject, key, head.last)
         return head
     if indexed != kept:
         stray = partial(_check_stray_nodes, subject, key)
@@ -190,15 +190,14 @@ def _check_bounds(subject: Subject, key: str, head: StreamHead) -> None:
         return
 
 
-def _check_unfinished(subject: Subject, key: str) -> Checks[None]:
+def _check_unfinished(subject: Subject, key: str, end: int) -> Checks[None]:
     """Report a write, or a change of nodes, that stopped half-way.
 
     The next call that writes completes it, or drops what is not whole; the write was never
     acknowledged. The functions of the stream do so when they are asked to tidy it.
     """
-    values, entries = yield subject.read(
-        _head(key), ("XREVRANGE", tail_key(key), "+", "-", "COUNT", PAGE)
-    )
+    beyond: Command = ("XRANGE", tail_key(key), f"(0-{end}", "+", "COUNT", PAGE)
+    values, entries = yield subject.read(_head(key), beyond)
     head = stream_head(values)
     if head is None:
         return
@@ -208,7 +207,7 @@ def _check_unfinished(subject: Subject, key: str) -> Checks[None]:
         expected = "no change that is not finished"
         subject.ledger.found("field replacing", expected, "one", repair=repair)
     at, follow = head.last, True
-    for entry_id, fields in reversed(entries):
+    for entry_id, fields in entries:
         if (last := int(entry_id[2:])) > head.last:
             facts = dict(zip(fields[::2], fields[1::2], strict=False))
             follow &= last - (number(facts.get(b"n"), 1) or 0) == at
@@ -250,10 +249,8 @@ def _check_beyond_sealed(subject: Subject, key: str, head: StreamHead) -> Checks
         what = f"takes in the messages up to {nodes[-1].last}"
         ends = ("sealed", nodes[-1].last, "last", max(now.last, nodes[-1].last))
         changes.append(("HSET", key, *ends, "time", max(now.time, nodes[-1].facts.newest)))
-    expected, found = (
-        f"no node beyond sealed, {now.sealed}",
-        f"nodes {nodes[0].facts.base}-{nodes[-1].last}",
-    )
+    expected = f"no node beyond sealed, {now.sealed}"
+    found = f"nodes {nodes[0].facts.base}-{nodes[-1].last}"
     subject.mend("index", expected, found, what, zip(seen, (values, rows), strict=True), *changes)
 
 
