@@ -191,6 +191,15 @@ def told() -> Iterator[Recorder]:
 
 
 @pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let walks of farms scan few timelines at a time, and note each few."""
+    from headwater.timeline import walker
+
+    monkeypatch.setattr(walker, "POOL", 10)
+    monkeypatch.setattr(walker, "STEP", 5)
+
+
+@pytest.fixture
 def roshi_server(three: list[Replica]) -> Iterator[LocalServer]:
     """Serve a farm of three clusters over HTTP."""
     from tests.support.timeline_http import LocalServer

@@ -17,7 +17,7 @@ from headwater.store import embedded
 from headwater.store.library import name_in_server
 from tests.support.commands import run
 from tests.support.consumers import Desk, drain, numbers
-from tests.support.entries import entries, offsets, pairs
+from tests.support.entries import entries, flips, offsets, pairs
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
 
@@ -178,14 +178,6 @@ WAYS: dict[str, Callable[[Stream], list[Row]]] = {
     "scan": by_scan,
     "group": by_group,
 }
-
-
-def flips(text: bytes) -> Iterator[bytes]:
-    """Give the text with each bit of it changed in turn."""
-    for bit in range(8 * len(text)):
-        changed = bytearray(text)
-        changed[bit // 8] ^= 1 << bit % 8
-        yield bytes(changed)
 
 
 def changed_fields(fields: list[bytes], step: int = 1) -> Iterator[list[bytes]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
 
 from headwater import Headwater, Queue
 from headwater.kernel.instrument import installed
+from tests.support.entries import flips
 from tests.support.instruments import Recorder
 from tests.support.queue_books import LONG_MS, SHORT_MS, ask_for, ready_bundles, values
 from tests.support.servers import until
@@ -204,14 +205,6 @@ def test_a_text_that_is_cut_off_anywhere_is_counted_and_put_aside(
     with installed(Recorder()):
         assert queue.pop(9) == []
     assert queue.stats().damaged == 1
-
-
-def flips(text: bytes) -> Iterator[bytes]:
-    """Yield a text with each of its bits flipped in turn."""
-    for place in range(8 * len(text)):
-        changed = bytearray(text)
-        changed[place // 8] ^= 1 << place % 8
-        yield bytes(changed)
 
 
 @pytest.mark.parametrize("ttl_ms", [None, LONG_MS])

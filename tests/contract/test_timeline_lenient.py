@@ -9,7 +9,7 @@ import pytest
 
 from headwater.timeline import Cursor
 from tests.support.farms import DEAD, Replica, one_each
-from tests.support.timeline_http import Answer, Client, LocalServer, b64, element
+from tests.support.timeline_http import Answer, Client, LocalServer, b64, element, serving
 
 KEY, MEMBER = b64("k"), b64("m")
 MEMBERS = ["e", "d", "c", "b", "a"]
@@ -229,19 +229,15 @@ def test_records_are_in_one_order_and_pages_line_up_in_both(servers: tuple[Clien
 def test_a_farm_of_which_nothing_answers_is_an_error_in_both() -> None:
     """Roshi answers an empty success."""
     for lenient in (False, True):
-        with LocalServer(DEAD, lenient=lenient) as server:
-            client = Client(server.port)
+        with serving(DEAD, lenient=lenient) as client:
             assert client.select("k").status == 500
-            client.close()
 
 
 def test_a_cluster_that_does_not_answer_is_shown_in_both(three: list[Replica]) -> None:
     for lenient in (False, True):
-        with LocalServer(f"{three[0].url};{DEAD}", write_quorum=1, lenient=lenient) as server:
-            client = Client(server.port)
+        with serving(f"{three[0].url};{DEAD}", write_quorum=1, lenient=lenient) as client:
             assert client.insert(element("k", 1, "m")).status == 200
             assert client.select("k").body["partial"] is True
-            client.close()
 
 
 def test_a_delete_that_one_cluster_knows_counts_in_both_and_is_repaired(
@@ -266,14 +262,12 @@ def test_a_delete_older_than_all_tombstones_counts_in_both(three: list[Replica])
     """Roshi drops it when its set of deletes is full, and the insert stays."""
     for lenient in (False, True):
         farm = one_each(three)
-        with LocalServer(farm, lenient=lenient, max_size=2, timeout_ms=20_000) as server:
-            client = Client(server.port)
+        with serving(farm, lenient=lenient, max_size=2, timeout_ms=20_000) as client:
             client.insert(element("k", 1, "m"), element("k", 2, "n"))
             client.delete(element("k", 10, "x"), element("k", 11, "y"))
             client.delete(element("k", 5, "m"))
             rows = client.select("k").body["records"]["k"]
             assert [row["member"] for row in rows] == [b64("n")]
-            client.close()
         three[0].client.flushall()
 
 
@@ -281,12 +275,10 @@ def test_a_limit_of_0_shows_nothing_by_any_strategy(three: list[Replica]) -> Non
     """Roshi shows all records for limit=0 when it reads one cluster only."""
     words: dict[str, Any] = {"read_strategy": "SendOneReadOne", "timeout_ms": 20_000}
     for lenient, status in ((False, 400), (True, 200)):
-        with LocalServer(one_each(three), lenient=lenient, **words) as server:
-            client = Client(server.port)
+        with serving(one_each(three), lenient=lenient, **words) as client:
             client.insert(element("k", 1, "m"))
             answer = client.select("k", query="limit=0")
             assert (answer.status, answer.body.get("records", {}).get("k", [])) == (status, [])
-            client.close()
 
 
 def test_a_broken_escape_is_no_number(servers: tuple[Client, Client]) -> None:
@@ -307,9 +299,7 @@ def test_keys_and_members_over_their_size_are_refused_by_both(
 def test_more_records_than_are_sent_at_once_are_refused_by_both(three: list[Replica]) -> None:
     keys = [f"k{n}" for n in range(101)]
     for lenient in (False, True):
-        with LocalServer(one_each(three), lenient=lenient, timeout_ms=20_000) as server:
-            client = Client(server.port)
+        with serving(one_each(three), lenient=lenient, timeout_ms=20_000) as client:
             assert client.select(*keys, query="limit=10000").status == 400
             # A key shows no more than max_size, whatever the limit.
             assert client.select(*keys[:100], query="limit=1000000").status == 200
-            client.close()

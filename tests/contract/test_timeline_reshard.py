@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headwater import AllReplicasFailed, InvalidInput, QuorumFailed, ReshardRefused
-from headwater.timeline import Farm, walker
+from headwater.timeline import Farm
 from headwater.timeline.cluster import Cluster
 from headwater.timeline.pool import Pool
 from headwater.timeline.resharding import Estimate, ReshardResult
@@ -201,12 +201,11 @@ def test_a_move_that_was_stopped_is_gone_on_with(eight: list[Replica]) -> None:
     assert_lies(eight, after, expected)
 
 
+@pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("forgotten", [True, False], ids=["abort-with-state", "abort-without"])
 def test_a_move_is_not_gone_on_with_where_another_was(
-    eight: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forgotten: bool
+    eight: list[Replica], tmp_path: Path, forgotten: bool
 ) -> None:
-    monkeypatch.setattr(walker, "POOL", 10)
-    monkeypatch.setattr(walker, "STEP", 5)
     before, after = farm_of(eight, "0"), farm_of(eight, "2")
     state = tmp_path / "move.json"
     with Farm.open(before) as farm:
@@ -222,11 +221,10 @@ def test_a_move_is_not_gone_on_with_where_another_was(
     assert not state.exists()
 
 
+@pytest.mark.usefixtures("small_steps")
 def test_a_move_with_a_state_is_gone_on_with_where_it_was(
-    eight: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    eight: list[Replica], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(walker, "POOL", 10)
-    monkeypatch.setattr(walker, "STEP", 5)
     before, after = farm_of(eight, "0"), farm_of(eight, "1")
     with Farm.open(before) as farm:
         fill(farm, random.Random(6))

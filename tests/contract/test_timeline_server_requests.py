@@ -22,14 +22,13 @@ from headwater.timeline.pool import murmur3
 from tests.support.commands import run
 from tests.support.farms import DEAD, Replica, one_each, replicas
 from tests.support.servers import Server
-from tests.support.timeline_http import Client, LocalServer, b64, element, records
+from tests.support.timeline_http import Client, LocalServer, b64, element, records, serving
 
 
 def test_a_write_without_a_quorum_is_500_and_a_read_without_a_replica_too(
     three: list[Replica],
 ) -> None:
-    with LocalServer(f"{three[0].url};{DEAD};{DEAD}") as server:
-        client = Client(server.port)
+    with serving(f"{three[0].url};{DEAD};{DEAD}") as client:
         answer = client.insert(element("k", 1, "a"))
         assert (answer.status, answer.body["code"]) == (500, 500)
         assert answer.body["description"] == "Internal Server Error"
@@ -38,12 +37,9 @@ def test_a_write_without_a_quorum_is_500_and_a_read_without_a_replica_too(
         assert found.body["partial"] is True
         assert client.metric("insert_quorum_failure_count") == 1
         assert client.ask("GET", "/health").body["status"] == "degraded"
-        client.close()
-    with LocalServer(DEAD) as server:
-        client = Client(server.port)
+    with serving(DEAD) as client:
         assert client.select("k").status == 500
         assert client.ask("GET", "/health").status == 503
-        client.close()
 
 
 def test_a_request_whose_keys_can_be_served_does_not_suffer_for_its_neighbours(
@@ -176,8 +172,7 @@ def test_a_client_that_does_not_wait_is_answered_in_order(roshi: Client) -> None
 
 
 def test_only_who_has_a_token_may_ask_and_a_read_token_may_not_write(three: list[Replica]) -> None:
-    with LocalServer(one_each(three), tokens=timeline_tokens("all", "look")) as server:
-        client = Client(server.port)
+    with serving(one_each(three), tokens=timeline_tokens("all", "look")) as client:
         tuples = [element("k", 1, "a")]
         for token in (None, "wrong"):
             answer = client.ask("POST", "/", tuples, token=token)
@@ -190,7 +185,6 @@ def test_only_who_has_a_token_may_ask_and_a_read_token_may_not_write(three: list
         assert client.ask("GET", "/metrics", token="look").status == 200
         assert client.ask("GET", "/health").body == {"status": "ok"}, "not which instances"
         assert len(client.ask("GET", "/health", token="look").body["instances"]) == 3
-        client.close()
 
 
 def test_a_server_follows_a_farm_that_is_moved(valkey: Server) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headwater import FarmUnreachable, InvalidInput
-from headwater.timeline import AsyncFarm, Repaired, walker
+from headwater.timeline import AsyncFarm, Repaired
 from headwater.timeline.layout import SETTLED, FarmLayout
 from headwater.timeline.resharding import Resharder
 from headwater.timeline.walker import (
@@ -67,11 +67,8 @@ def sets(replica: Replica) -> int:
     return sum(1 for _ in replica.client.scan_iter(count=1000, _type="zset"))
 
 
-def test_a_walk_meets_each_timeline_once_wherever_it_is(
-    three: list[Replica], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(walker, "POOL", 10)
-    monkeypatch.setattr(walker, "STEP", 5)
+@pytest.mark.usefixtures("small_steps")
+def test_a_walk_meets_each_timeline_once_wherever_it_is(three: list[Replica]) -> None:
     keys = scatter(three, 60, random.Random(1))
     three[0].client.set("k1+x+", "not a timeline")
 
@@ -138,11 +135,10 @@ def test_a_walk_that_was_stopped_continues_where_it_was(
     assert not state.exists()
 
 
+@pytest.mark.usefixtures("small_steps")
 def test_a_walk_is_not_gone_on_with_where_one_of_another_farm_was(
-    three: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    three: list[Replica], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(walker, "POOL", 10)
-    monkeypatch.setattr(walker, "STEP", 5)
     for number in range(60):
         three[0].client.zadd(f"k{number}+", {"m": 1})
     state = tmp_path / "walk.json"
@@ -211,11 +207,10 @@ def test_a_farm_of_which_no_instance_serves_is_an_error_that_names_them(
     assert not state.exists()
 
 
+@pytest.mark.usefixtures("small_steps")
 def test_a_farm_that_dies_under_a_walk_is_an_error_and_the_next_walk_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(walker, "POOL", 10)
-    monkeypatch.setattr(walker, "STEP", 5)
     with Server(tcp=True) as server:
         for number in range(30):
             server.client().zadd(f"k{number}+", {"m": 1})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from headwater import Message
 
@@ -20,3 +20,11 @@ def pairs(messages: Iterable[Message | None]) -> list[tuple[str, bytes] | None]:
 def offsets(messages: Iterable[Message | None]) -> list[int]:
     """Name the offsets of messages that are there."""
     return [m.offset for m in messages if m is not None]
+
+
+def flips(text: bytes) -> Iterator[bytes]:
+    """Yield a text with each of its bits flipped in turn."""
+    for place in range(8 * len(text)):
+        changed = bytearray(text)
+        changed[place // 8] ^= 1 << place % 8
+        yield bytes(changed)

@@ -7,6 +7,8 @@ import base64
 import http.client
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple, Self
 
 from headwater.serve.http.connection import serve_http
@@ -116,6 +118,13 @@ class LocalServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+@contextmanager
+def serving(farm: str, **words: Any) -> Iterator[Client]:
+    """Serve a farm in this process, and connect to it."""
+    with LocalServer(farm, **words) as server, closing(Client(server.port)) as client:
+        yield client
 
 
 def records(answer: Answer, key: str) -> list[tuple[float, str]]:
