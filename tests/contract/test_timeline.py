@@ -30,36 +30,6 @@ from tests.support.resp import RespServer
 from tests.support.servers import Server
 from tests.support.stores import Stores
 
-# What is there, what is done, and what is there then: seed for the law, where a delete wins ties.
-TABLE = [
-    (State(1, False), ("insert", 0), State(1, False)),
-    (State(1, False), ("insert", 1), State(1, False)),
-    (State(1, False), ("insert", 2), State(2, False)),
-    (State(1, False), ("delete", 0), State(1, False)),
-    (State(1, False), ("delete", 1), State(1, True)),
-    (State(1, False), ("delete", 2), State(2, True)),
-    (State(1, True), ("insert", 0), State(1, True)),
-    (State(1, True), ("insert", 1), State(1, True)),
-    (State(1, True), ("insert", 2), State(2, False)),
-    (State(1, True), ("delete", 0), State(1, True)),
-    (State(1, True), ("delete", 1), State(1, True)),
-    (State(1, True), ("delete", 2), State(2, True)),
-]
-
-
-@pytest.mark.parametrize("shift", [0.0, -10.0, -0.5, 2.0**52])
-def test_every_pair_of_operations_gives_what_the_table_says(
-    farm: Farm, three: list[Replica], shift: float
-) -> None:
-    for row, (before, (verb, score), after) in enumerate(TABLE):
-        key, truth = f"row-{row}", State(after.score + shift, after.deleted)
-        (farm.delete if before.deleted else farm.insert)([(key, before.score + shift, "a")])
-        done = getattr(farm, verb)([(key, score + shift, "a")])
-        assert (done.applied, done.unchanged) == ((1, 0) if before != after else (0, 1))
-        assert farm.score([(key, "a")]) == {(key, "a"): truth}
-        farm.settle()
-        assert [replica.states(key.encode()) for replica in three] == [{b"a": truth}] * 3
-
 
 def test_both_ends_of_a_range_are_excluded_and_need_not_exist(farm: Farm) -> None:
     farm.insert([("k", 1, m) for m in "aceg"] + [("k", 2, "x"), ("k", 0, "y")])
@@ -199,21 +169,6 @@ def test_large_batches_go_in_bounded_calls(farm: Farm) -> None:
     } == {True}
     many = [f"k{i}" for i in range(3000)]
     assert len(farm.select(many)) == 3000
-
-
-def test_a_full_key_keeps_the_newest_deletes_counted(open_: OpenFarm, three: list[Replica]) -> None:
-    farm = open_(max_size=3, keep=3)
-    farm.insert([("k", score, f"m{score}") for score in (1, 2, 3)])
-    assert farm.delete([("k", 5, "x")]) == Written(applied=1, trimmed=1)
-    assert members(farm) == ["m3", "m2"]
-    # Older than all that is kept: told, and nothing changes. What is kept already is unchanged.
-    assert farm.insert([("k", 1, "m1"), ("k", 0, "m3"), ("k", 4, "x")]) == (0, 2, 1, 0, 0)
-    assert farm.delete([("k", 1.5, "new")]).rejected == 1
-    # A tie with the oldest goes by member.
-    assert farm.insert([("k", 2, "a"), ("k", 2, "z")]) == (1, 0, 1, 1, 0)
-    assert members(farm) == ["m3", "z"]
-    farm.settle()
-    assert all(len(replica.states(b"k")) == 3 for replica in three)
 
 
 def test_a_batch_larger_than_a_key_leaves_its_newest(open_: OpenFarm) -> None:

@@ -79,8 +79,11 @@ async def run(story: Story, three: list[Replica]) -> None:
                     await farm.settle()
             assert all(len(replica.states(KEY)) <= 6 * story.max_size for replica in three)
         held = sum(len(replica.states(KEY)) for replica in three)
+        alike = len({frozenset(replica.states(KEY).items()) for replica in three}) == 1
         repaired = await farm.repair([KEY])
         truth = kept(merge(everything), story.keep)
+        assert not (alike and repaired.written), "copies that agree are left as they are"
+        assert not repaired.trimmed or len(merge(everything)) > story.keep, "there was room"
         assert [replica.states(KEY) for replica in three] == [truth] * 3
         assert (await farm.repair([KEY]))[2:] == (0, 0, 0, 0, 0)
         left = sum(len(replica.states(KEY)) for replica in three)

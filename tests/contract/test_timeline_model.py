@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.timeline import AsyncFarm, Record, State
+from headwater.timeline import AsyncFarm, Record, State, Written
 from headwater.timeline.cluster import Changes, WriteBatch
 from headwater.timeline.farm.repairing import add_change
 from headwater.timeline.records import NO_HORIZON, States, kept, merge, shown
@@ -64,16 +64,31 @@ def delivered(story: Story) -> States:
 async def deliver(farm: AsyncFarm, story: Story, key: bytes) -> None:
     """Bring each cluster what reaches it: first one by one, after the horizon rose as a batch."""
     for cluster, before, after in zip(farm.clusters, story.before, story.after, strict=True):
+        held: States = {}
         for place in before:
             changes: Changes = {}
             add_change(changes, key, *story.operations[place])
-            await cluster.write(WriteBatch(changes, NO_HORIZON))
+            outcome = await cluster.write(WriteBatch(changes, NO_HORIZON))
+            held, expected = written_to(held, story.operations[place], story.keep)
+            assert outcome.written == expected
         rest: Changes = {}
         for place in after:
             add_change(rest, key, *story.operations[place])
         if rest:
             outcome = await cluster.write(WriteBatch(rest, story.horizon))
             assert sum(outcome.written[:3]) == len(after)
+
+
+def written_to(held: States, operation: Operation, keep: int) -> tuple[States, Written]:
+    """Return what a key holds after an operation, and what is said of that."""
+    member, state = operation
+    if member in held and held[member] >= state:
+        return held, Written(unchanged=1)
+    merged = merge([held, {member: state}])
+    after = kept(merged, keep)
+    if member not in after:
+        return held, Written(rejected=1)
+    return after, Written(applied=1, trimmed=len(merged) - len(after))
 
 
 def in_order(key: bytes, states: States, most: int = 1000) -> list[Record]:
@@ -106,6 +121,8 @@ async def check(story: Story, three: list[Replica]) -> None:
         assert [replica.states(key) for replica in three] == [truth] * 3
         assert (await farm.repair([key]))[2:] == (0, 0, 0, 0, 0)
         assert (await farm.select([key], limit=100))[key] == expected
+        pairs = [(key, member) for member in everything]
+        assert await farm.score(pairs) == {pair: truth.get(pair[1]) for pair in pairs}
         await pages_line_up(farm, key, expected)
 
 

@@ -105,31 +105,6 @@ def walk(three: list[Replica], **words: Any) -> Walked:
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize(("adds", "deletes"), [(1, 11), (11, 1), (1, 3)])
-def test_a_walk_over_what_roshi_filled_to_the_brim_changes_nothing(
-    three: list[Replica], adds: int, deletes: int
-) -> None:
-    filled = brim(adds, deletes)
-    for replica in three:
-        put(replica, b"k", filled)
-    walked = walk(three, max_size=SIZE)
-    assert walked.repaired == (1, 2 * SIZE, 0, 0, 0, 0, 0)
-    assert [replica.states(b"k") for replica in three] == [filled] * 3
-
-
-@pytest.mark.parametrize(("adds", "deletes"), [(1, 11), (11, 1), (1, 3)])
-def test_copies_that_lack_some_of_it_are_repaired_and_no_live_element_goes(
-    open_: OpenFarm, three: list[Replica], adds: int, deletes: int
-) -> None:
-    filled = brim(adds, deletes)
-    for number, replica in enumerate(three):
-        put(replica, b"k", {m: s for n, (m, s) in enumerate(filled.items()) if n % 3 != number})
-    farm = open_(max_size=SIZE)
-    repaired = farm.repair(["k"])
-    assert (repaired.differing, repaired.written, repaired.trimmed) == (8, 8, 0)
-    assert [replica.states(b"k") for replica in three] == [filled] * 3
-
-
 def test_an_insert_below_all_is_rejected_and_one_above_costs_the_oldest(
     open_: OpenFarm, three: list[Replica]
 ) -> None:
@@ -161,15 +136,6 @@ def test_what_a_walk_trims_is_reported_by_it_and_by_the_metrics(three: list[Repl
     assert walked.repaired.trimmed == held
     assert tally.counts["repair_trimmed"] == held
     assert walk(three, max_size=SIZE).repaired[2:] == (0, 0, 0, 0, 0)
-
-
-def test_with_a_keep_for_all_clusters_a_first_walk_loses_nothing(three: list[Replica]) -> None:
-    copies = [brim(1, 11), brim(1, 31), brim(1, 51)]
-    for replica, states in zip(three, copies, strict=True):
-        put(replica, b"k", states)
-    walked = walk(three, max_size=SIZE, keep=3 * 2 * SIZE)
-    assert walked.repaired.trimmed == 0
-    assert [replica.states(b"k") for replica in three] == [merge(copies)] * 3
 
 
 def test_a_key_shows_at_most_max_size_by_rank_and_by_cursor(

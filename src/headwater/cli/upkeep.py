@@ -437,12 +437,10 @@ def repair(
         output.show_json(views.stores.RepairView.of(report, store=where, dry_run=not yes))
     else:
         for defect in report.repaired:
-            output.say(f"repaired {defect.kind} {defect.name}, {defect.place}: {_deed(defect)}")
-        if not yes:
-            for defect in report.left:
-                if defect.repair is not None:
-                    what = f"{defect.kind} {defect.name}, {defect.place}: {_deed(defect)}"
-                    output.say(f"would repair {what}")
+            output.say(f"repaired {_deed(defect)}")
+        for defect in () if yes else report.left:
+            if defect.repair is not None:
+                output.say(f"would repair {_deed(defect)}")
         rest = [defect for defect in report.left if yes or defect.repair is None]
         _show_scrub(rest)
         left = "nothing is wrong" if not report.left else f"{len(report.left)} defects are left"
@@ -452,7 +450,9 @@ def repair(
 
 
 def _deed(defect: Defect) -> str:
-    return defect.repair.what if defect.repair else ""
+    """Return what a repair does to which object."""
+    what = defect.repair.what if defect.repair else ""
+    return f"{defect.kind} {defect.name}, {defect.place}: {what}"
 
 
 def _show_scrub(defects: Sequence[Defect]) -> None:

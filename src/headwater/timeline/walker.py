@@ -165,17 +165,12 @@ class WalkNotes:
     async def note(self, passed: int, total: int, done: Repaired) -> None:
         """Note how far a walk is, unless it was noted a moment ago."""
         if abs(self._clock() - self._noted) >= _EVERY_S:
-            await self._write("running", passed, total, done, 0)
+            await self.write("running", passed, total, done)
 
-    async def end(
+    async def write(
         self, state: State, passed: int, total: int, done: Repaired, unscanned: int = 0
     ) -> None:
-        """Note that a walk is over, and how."""
-        await self._write(state, passed, total, done, unscanned)
-
-    async def _write(
-        self, state: State, passed: int, total: int, done: Repaired, unscanned: int
-    ) -> None:
+        """Note how a walk stands, or that it is over, and how."""
         self._noted = self._clock()
         note = WalkNote(
             kind=self._kind,
@@ -455,17 +450,17 @@ class Walker:
         try:
             whole = await self._walk(walk, positions, notes, stop)
         except BaseException:
-            await notes.end("failed", walk.passed, total, walk.done)
+            await notes.write("failed", walk.passed, total, walk.done)
             raise
         failed = walk.scan.failed
         if not whole:
-            await notes.end("stopped", walk.passed, total, walk.done, len(failed))
+            await notes.write("stopped", walk.passed, total, walk.done, len(failed))
             return None
         if len(failed) == sum(len(cluster.pool.instances) for cluster in over):
-            await notes.end("failed", walk.passed, total, walk.done, len(failed))
+            await notes.write("failed", walk.passed, total, walk.done, len(failed))
             raise FarmUnreachable({name: str(error) for name, error in failed.items()})
         self._state_file.forget()
-        await notes.end("done", walk.passed, total, walk.done, len(failed))
+        await notes.write("done", walk.passed, total, walk.done, len(failed))
         return Walked(walk.done, failed)
 
     async def _walk(

@@ -76,10 +76,8 @@ def read_query(text: str) -> wire.SelectParameters:
     offset, limit = _number(given, "offset", 0), _number(given, "limit", 10)
     if offset < 0:
         raise InvalidInput(f"offset must be a whole number from 0 on, not {offset}")
-    start, stop = (Cursor.parse(given[n]) if given.get(n) else None for n in ("start", "stop"))
+    start, stop = wire.read_places(given)
     if start or stop:
-        if given.get("offset"):
-            raise InvalidInput("offset goes with neither start nor stop; give one or the others")
         start, stop = start or _START, stop or _STOP
     coalesce, cursors = (given.get(name) in wire.TRUE for name in ("coalesce", "cursors"))
     first = 0 if coalesce else offset

@@ -174,15 +174,21 @@ def read_query(text: str) -> SelectParameters:
             raise InvalidInput(f"{name!r} is given twice; give it once")
     offset, limit = _number(given, "offset", 0, 0), _number(given, "limit", 10, 1)
     coalesce, cursors = _bool(given, "coalesce"), _bool(given, "cursors")
-    start, stop = (Cursor.parse(given[n]) if given.get(n) else None for n in ("start", "stop"))
-    if given.get("offset") and (start or stop):
-        raise InvalidInput("offset goes with neither start nor stop; give one or the others")
+    start, stop = read_places(given)
     # Any key may hold all the elements that a merged list leaves out at its beginning.
     window = (
         Window(0, offset + limit, start, stop) if coalesce else Window(offset, limit, start, stop)
     )
     check_int(window.limit, "offset and limit together", 1, MAX_SIZE)
     return SelectParameters(window, offset, limit, coalesce, cursors, tuple(keys))
+
+
+def read_places(given: dict[str, str]) -> tuple[Cursor | None, Cursor | None]:
+    """Read where a page begins and ends; raises InvalidInput."""
+    start, stop = (Cursor.parse(given[n]) if given.get(n) else None for n in ("start", "stop"))
+    if given.get("offset") and (start or stop):
+        raise InvalidInput("offset goes with neither start nor stop; give one or the others")
+    return start, stop
 
 
 def read_key(text: str) -> bytes:
