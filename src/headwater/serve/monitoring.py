@@ -215,10 +215,8 @@ class _Monitor:
 
     def refuse(self, refused: Refused) -> Reply:
         """Return the reply to what is refused, which may not even be a request."""
-        headers = f"Allow: {refused.allow}\r\n".encode() if refused.allow else b""
-        if refused.status == 401:
-            headers += b"WWW-Authenticate: Bearer\r\n"
-        return Reply(refused.status, f"{refused}\n".encode(), _TEXT, headers, refused.close)
+        text = f"{refused}\n".encode()
+        return Reply(refused.status, text, _TEXT, refused.headers, refused.close)
 
     def count(self, reply: Any) -> None:
         """Do nothing: those who watch are not what is watched."""

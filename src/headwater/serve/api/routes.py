@@ -18,7 +18,7 @@ from headwater import errors
 from headwater.errors import HeadwaterError
 from headwater.kernel.declaring import Scope
 from headwater.kernel.packaging import __version__
-from headwater.serve.http.messages import Refused, Reply, StreamedReply, name_of_part
+from headwater.serve.http.messages import RETRY_AFTER, Refused, Reply, StreamedReply, name_of_part
 
 if TYPE_CHECKING:
     from headwater.serve.api.calls import ApiCall
@@ -181,24 +181,20 @@ def problem_of(error: HeadwaterError, request_id: str) -> Reply:
         for fact, value in vars(error).items()
         if not fact.startswith("_") and isinstance(value, str | int | float | None)
     }
-    return _reply(
-        Problem(
-            type=TYPE + name,
-            title=name,
-            status=status,
-            detail=str(error),
-            request_id=request_id,
-            facts=facts,
-        )
+    problem = Problem(
+        type=TYPE + name,
+        title=name,
+        status=status,
+        detail=str(error),
+        request_id=request_id,
+        facts=facts,
     )
+    return _reply(problem, RETRY_AFTER if status == 503 else b"")
 
 
 def problem_of_refusal(refused: Refused, request_id: str) -> Reply:
     """Return the reply to a request that HTTP itself refuses."""
     title = http.HTTPStatus(refused.status).phrase
-    headers = f"Allow: {refused.allow}\r\n".encode() if refused.allow else b""
-    if refused.status == 401:
-        headers += b"WWW-Authenticate: Bearer\r\n"
     problem = Problem(
         type="about:blank",
         title=title,
@@ -206,12 +202,10 @@ def problem_of_refusal(refused: Refused, request_id: str) -> Reply:
         detail=str(refused),
         request_id=request_id,
     )
-    return _reply(problem, headers, close=refused.close)
+    return _reply(problem, refused.headers, close=refused.close)
 
 
 def _reply(problem: Problem, headers: bytes = b"", *, close: bool = False) -> Reply:
-    if problem.status in (429, 503):
-        headers += b"Retry-After: 1\r\n"
     headers += b"X-Request-ID: %b\r\n" % problem.request_id.encode()
     return Reply(problem.status, msgspec.json.encode(problem), PROBLEM, headers, close)
 

@@ -16,6 +16,8 @@ import msgspec
 
 from headwater.store.faults import Caller
 
+RETRY_AFTER: Final = b"Retry-After: 1\r\n"
+
 
 class Refused(Exception):
     """A request that is answered with an error.
@@ -28,6 +30,14 @@ class Refused(Exception):
         self.status = status
         self.allow = allow
         self.close = close
+
+    @property
+    def headers(self) -> bytes:
+        """The headers of its reply: what would do instead, or when to try again."""
+        headers = f"Allow: {self.allow}\r\n".encode() if self.allow else b""
+        if self.status == 401:
+            headers += b"WWW-Authenticate: Bearer\r\n"
+        return headers + (RETRY_AFTER if self.status in (429, 503) else b"")
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):

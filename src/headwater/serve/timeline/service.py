@@ -221,12 +221,7 @@ class Service:
 
     def refuse(self, refused: Refused) -> Reply:
         """Return the reply to a request that is refused."""
-        headers = f"Allow: {refused.allow}\r\n".encode() if refused.allow else b""
-        if refused.status == 401:
-            headers += b"WWW-Authenticate: Bearer\r\n"
-        elif refused.status == 503:
-            headers += b"Retry-After: 1\r\n"
-        return wire.failed(refused.status, str(refused), headers, close=refused.close)
+        return wire.failed(refused.status, str(refused), refused.headers, close=refused.close)
 
     def count(self, reply: Reply | StreamedReply) -> None:
         """Count a request that is answered, whether or not its client is still there."""
