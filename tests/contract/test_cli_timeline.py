@@ -12,7 +12,7 @@ import pytest
 import headwater
 from headwater.timeline import Operation, State
 from tests.support.commands import Answer, run
-from tests.support.farms import Replica, replicas
+from tests.support.farms import Replica, one_each, replicas
 from tests.support.servers import Server
 from tests.support.stores import Stores
 
@@ -30,7 +30,7 @@ def three(server: Server) -> list[Replica]:
 
 @pytest.fixture
 def farm(three: list[Replica]) -> str:
-    return ";".join(replica.url for replica in three)
+    return one_each(three)
 
 
 def timeline(farm: str, command: str, *words: str, stdin: bytes | None = None) -> Answer:

@@ -25,10 +25,8 @@ from headwater.timeline.walker import (
     WalkPositions,
     WalkProgress,
 )
-from tests.support.farms import Replica, replicas
+from tests.support.farms import DEAD, Replica, one_each, replicas
 from tests.support.servers import Server
-
-DEAD = "127.0.0.1:1"
 
 
 @pytest.fixture
@@ -58,10 +56,6 @@ def walk(farm: str, **words: Any) -> Walked | None:
     return asyncio.run(run())
 
 
-def farm_of(three: list[Replica]) -> str:
-    return ";".join(replica.url for replica in three)
-
-
 def sets(replica: Replica) -> int:
     """Count the sorted sets of an instance; a walk notes itself beside them."""
     return sum(1 for _ in replica.client.scan_iter(count=1000, _type="zset"))
@@ -73,7 +67,7 @@ def test_a_walk_meets_each_timeline_once_wherever_it_is(three: list[Replica]) ->
     three[0].client.set("k1+x+", "not a timeline")
 
     async def met() -> Counter[bytes]:
-        async with AsyncFarm.open(farm_of(three)) as farm:
+        async with AsyncFarm.open(one_each(three)) as farm:
             scan = Scan(farm.clusters, WalkPositions(), random.Random(2))
             return Counter([key async for batch in scan.batches() for key in batch.keys])
 
@@ -83,7 +77,7 @@ def test_a_walk_meets_each_timeline_once_wherever_it_is(three: list[Replica]) ->
 def test_after_a_walk_all_clusters_are_in_one_state(three: list[Replica]) -> None:
     keys = scatter(three, 60, random.Random(3))
     told: list[WalkProgress] = []
-    walked = walk(farm_of(three), tell=told.append)
+    walked = walk(one_each(three), tell=told.append)
     assert walked is not None
     assert walked.whole
     assert walked.repaired.keys == len(keys)
@@ -91,7 +85,7 @@ def test_after_a_walk_all_clusters_are_in_one_state(three: list[Replica]) -> Non
     for key in keys:
         assert three[0].states(key) == three[1].states(key) == three[2].states(key)
     assert told[-1].passed >= told[-1].total > 0
-    again = walk(farm_of(three))
+    again = walk(one_each(three))
     assert again is not None
     assert again.repaired == Repaired(len(keys), again.repaired.elements)
 
@@ -100,7 +94,7 @@ def test_the_order_is_by_chance(three: list[Replica]) -> None:
     scatter(three, 30, random.Random(4))
 
     async def order(seed: int) -> list[bytes]:
-        async with AsyncFarm.open(farm_of(three)) as farm:
+        async with AsyncFarm.open(one_each(three)) as farm:
             scan = Scan(farm.clusters, WalkPositions(), random.Random(seed))
             return [key async for batch in scan.batches() for key in batch.keys]
 
@@ -121,12 +115,12 @@ def test_a_walk_that_was_stopped_continues_where_it_was(
     def stop(event: asyncio.Event) -> Callable[[WalkProgress], None]:
         return lambda progress: event.set() if progress.repaired.keys > POOL + 500 else None
 
-    assert walk(farm_of(three), state=state, stop=stop) is None
+    assert walk(one_each(three), state=state, stop=stop) is None
     assert state.exists()
     before: Any = three[1].client.dbsize()
     assert POOL < before < count
     rest: list[WalkProgress] = []
-    walked = walk(farm_of(three), state=state, tell=rest.append)
+    walked = walk(one_each(three), state=state, tell=rest.append)
     assert walked is not None
     # The figures are those of the whole round; what was noted as done is not done again.
     assert count <= walked.repaired.keys
@@ -146,7 +140,7 @@ def test_a_walk_is_not_gone_on_with_where_one_of_another_farm_was(
     def stop(event: asyncio.Event) -> Callable[[WalkProgress], None]:
         return lambda progress: event.set() if progress.repaired.keys >= 40 else None
 
-    assert walk(farm_of(three[:2]), state=state, stop=stop) is None
+    assert walk(one_each(three[:2]), state=state, stop=stop) is None
     walked = walk(f"{three[0].url};{three[2].url}", state=state)
     assert walked is not None
     assert walked.repaired.keys == 60
@@ -154,7 +148,7 @@ def test_a_walk_is_not_gone_on_with_where_one_of_another_farm_was(
 
 
 def test_a_round_begins_where_the_farm_is_by_then(three: list[Replica]) -> None:
-    before, after = farm_of(three[:1]), farm_of(three[1:])
+    before, after = one_each(three[:1]), one_each(three[1:])
     three[0].client.zadd("k+", {"m": 1})
 
     async def rounds() -> list[Walked | None]:
@@ -179,9 +173,9 @@ def test_a_position_is_of_one_process_of_a_server(three: list[Replica], tmp_path
     state = tmp_path / "walk.json"
     # Through with everything, says the file; but these servers are not those.
     places = {f"{n} {r.url}": {"generation": "gone", "cursor": -1} for n, r in enumerate(three, 1)}
-    layout = FarmLayout(0, SETTLED, "", farm_of(three)).safe
+    layout = FarmLayout(0, SETTLED, "", one_each(three)).safe
     state.write_text(json.dumps({"layout": layout, "places": places}))
-    walked = walk(farm_of(three), state=state)
+    walked = walk(one_each(three), state=state)
     assert walked is not None
     assert walked.repaired.keys == len(keys)
 
@@ -190,7 +184,7 @@ def test_a_file_that_is_no_state_is_refused(three: list[Replica], tmp_path: Path
     state = tmp_path / "other.json"
     state.write_text("something else")
     with pytest.raises(InvalidInput, match="not the state of a walk"):
-        walk(farm_of(three), state=state)
+        walk(one_each(three), state=state)
     assert state.read_text() == "something else"
 
 

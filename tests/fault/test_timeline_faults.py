@@ -26,20 +26,15 @@ import pytest
 from headwater import AllReplicasFailed, QuorumFailed
 from headwater.kernel.instrument import installed
 from headwater.timeline import Farm, Tally
+from headwater.timeline.farm.reading import READ_STRATEGIES
 from tests.support import blocking
 from tests.support.commands import run, start
-from tests.support.farms import Replica, open_farm, replicas
+from tests.support.farms import Replica, one_each, open_farm, replicas
 from tests.support.forwarder import Forwarder
 from tests.support.servers import Server, until
 
 pytestmark = pytest.mark.fault
 
-STRATEGIES = [
-    "SendOneReadOne",
-    "SendAllReadAll",
-    "SendAllReadFirstLinger",
-    "SendVarReadFirstLinger",
-]
 RECORDS = [(f"key-{i}", float(i % 7), f"m{i}") for i in range(30)]
 KEYS = [key for key, _, _ in RECORDS]
 
@@ -58,10 +53,6 @@ def servers(shared: list[Server]) -> list[Server]:
             server.restart()
         server.client().flushall()
     return shared
-
-
-def farm_of(servers: list[Server]) -> str:
-    return ";".join(server.url for server in servers)
 
 
 @pytest.fixture
@@ -102,11 +93,11 @@ def takes_writes(farm: Farm) -> bool:
 
 
 @pytest.mark.parametrize("manner", ["sync", "async"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", READ_STRATEGIES)
 def test_the_table_of_failures_holds(
     servers: list[Server], open_: Callable[..., Farm], strategy: str, manner: str
 ) -> None:
-    farm = open_(farm_of(servers), manner, read_strategy=strategy, read_rate=40)
+    farm = open_(one_each(servers), manner, read_strategy=strategy, read_rate=40)
     farm.insert(RECORDS)
     farm.settle()
     assert reads_all(farm)
@@ -132,7 +123,7 @@ def test_the_table_of_failures_holds(
 def test_two_of_three_that_lost_everything_are_filled_from_the_third(
     servers: list[Server], open_: Callable[..., Farm]
 ) -> None:
-    farm = open_(farm_of(servers))
+    farm = open_(one_each(servers))
     farm.insert(RECORDS)
     farm.delete([(key, 9, "gone") for key in KEYS])
     farm.settle()
@@ -162,8 +153,8 @@ def standing_still(server: Server) -> Iterator[None]:
 def test_a_server_that_stands_still_holds_up_no_write_and_few_reads(
     servers: list[Server], open_: Callable[..., Farm]
 ) -> None:
-    farm = open_(farm_of(servers), timeout_ms=3000)
-    first = open_(farm_of(servers), timeout_ms=3000, read_strategy="SendAllReadFirstLinger")
+    farm = open_(one_each(servers), timeout_ms=3000)
+    first = open_(one_each(servers), timeout_ms=3000, read_strategy="SendAllReadFirstLinger")
     for each in (farm, first):
         each.insert(RECORDS)
         assert reads_all(each)
@@ -188,7 +179,7 @@ def test_one_that_is_asked_alone_and_slow_is_helped_by_the_others(
     servers: list[Server], open_: Callable[..., Farm]
 ) -> None:
     farm = open_(
-        farm_of(servers[:1] + servers[2:]),
+        one_each(servers[:1] + servers[2:]),
         read_strategy="SendVarReadFirstLinger",
         read_rate=0,
         promote_after_ms=30,
@@ -238,7 +229,7 @@ def test_servers_that_come_and_go_under_load_lose_no_acknowledged_write(
     servers: list[Server], open_: Callable[..., Farm]
 ) -> None:
     """One at a time is emptied and healed, while writers go on and repeat what failed."""
-    farm = open_(farm_of(servers))
+    farm = open_(one_each(servers))
     stop, taken = threading.Event(), [0, 0]
 
     def write(who: int) -> None:

@@ -80,7 +80,7 @@ def members(farm: Farm, key: str = "k", **words: Any) -> list[Any]:
     return [record.member for record in farm.select([key], **words)[key]]
 
 
-def one_each(replicas: list[Replica]) -> str:
+def one_each(replicas: Iterable[Replica | Server]) -> str:
     """Name the farm in which each instance is a cluster."""
     return ";".join(replica.url for replica in replicas)
 
