@@ -37,9 +37,6 @@ from headwater.log.types import GroupInfo, Message
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 from headwater.store.faults import Refusal
 
-# ── Read terms ────────────────────────────────────────────────────────────────────────────────────
-# On which terms a group read takes messages: for how long, until when, and how much at once.
-
 
 class Terms(NamedTuple):
     """When a message is redelivered, and when it is given up; None is never.
@@ -73,7 +70,6 @@ class Terms(NamedTuple):
         return ("" if ack_ms is None else ack_ms, "" if expire_ms is None else expire_ms)
 
 
-# ── Ordering ──────────────────────────────────────────────────────────────────────────────────────
 # Order by tag in a group: the tags of messages are noted before these are delivered.
 #
 # Messages are packed in the store, which does not see their tags. So a member that finds few
@@ -156,9 +152,6 @@ def _read_tags(group: GroupHandle, start: int) -> Operation[tuple[Argument, ...]
 @lru_cache(maxsize=10_000)
 def _digest(tag: str) -> bytes:
     return blake2b(tag.encode(), digest_size=8).digest() if tag else _NO_TAG
-
-
-# ── Grouping ──────────────────────────────────────────────────────────────────────────────────────
 
 
 # A blocked member reports this often: so the store knows which members are alive, and soon takes
@@ -487,10 +480,6 @@ def remove(group: GroupHandle) -> Operation[bool]:
     return existed
 
 
-# ── Pausing ───────────────────────────────────────────────────────────────────────────────────────
-# Groups that deliver nothing until they are resumed.
-
-
 def pause(group: GroupHandle, on: bool) -> Operation[bool]:
     """Pause the group or resume it; returns whether that changed anything."""
     args = (group.name, str(int(on)))
@@ -498,10 +487,6 @@ def pause(group: GroupHandle, on: bool) -> Operation[bool]:
         return bool((yield Call("hw_group_pause", group.key, args, repeatable=True)))
     except Refusal:
         raise group.unknown() from None
-
-
-# ── Limiting ──────────────────────────────────────────────────────────────────────────────────────
-# Limits of a group: how many of its messages are in flight, and how fast they are delivered.
 
 
 def limit(group: GroupHandle, limits: Limits) -> Operation[Limits]:

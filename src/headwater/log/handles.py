@@ -28,7 +28,6 @@ from headwater.log.node import NOTHING_HELD, Held
 from headwater.log.types import DeadLetter, DecodedMessage, Message, TopicDeadLetter, TopicMessage
 from headwater.store.call import Argument, Call, Operation, Token
 
-# ── Entries ───────────────────────────────────────────────────────────────────────────────────────
 # The forms in which messages of a batch are given.
 #
 # Each is a pair of tag and value, a triple with headers, or a message that was read, which is
@@ -127,7 +126,6 @@ def _triple(entry: Any) -> tuple[Any, Any, Any]:
     return tag, value, headers
 
 
-# ── History ───────────────────────────────────────────────────────────────────────────────────────
 # Noticing that the store has lost what was read or written before.
 #
 # A failover or a crash may lose the newest messages, and then other messages get their offsets.
@@ -209,9 +207,6 @@ def go_on(
     if first := first_lost(seen.history, known, history, last):
         return SeenHistory(created, history, first - 1, first), LostFuture(stream, first, reached)
     return SeenHistory(created, history, max(reached, upto)), None
-
-
-# ── Handles ───────────────────────────────────────────────────────────────────────────────────────
 
 
 T = TypeVar("T")

@@ -26,7 +26,6 @@ from headwater.log.types import Message, Searched, StreamInfo
 from headwater.store.call import Call, Clock, Operation, YieldTurn
 from headwater.store.faults import Refusal
 
-# ── Searching ─────────────────────────────────────────────────────────────────────────────────────
 # Searching a stream for messages by tag, text or a field of JSON, within a budget.
 #
 # A log has no index of what is in its messages: a search reads them, node by node, and stops when
@@ -310,7 +309,6 @@ def _messages(batch: pa.RecordBatch) -> list[Message[Any]]:
     ]
 
 
-# ── Profile ───────────────────────────────────────────────────────────────────────────────────────
 # The profile of a stream: how its messages are spread over offsets, times and bytes, by its nodes.
 #
 # No message is read. The index of nodes is looked at in as many places as the picture has, so that
@@ -447,7 +445,6 @@ def _offset_by(points: Sequence[tuple[int, int]], time_ms: int) -> int:
     return low + round((high - low) * (time_ms - since) / max(until - since, 1))
 
 
-# ── Ruler ─────────────────────────────────────────────────────────────────────────────────────────
 # The ruler of a stream: the state of its offsets in each group, as ranges.
 #
 # Offsets are dense and what is pending is kept as ranges, so that a part of any length costs as
@@ -556,7 +553,6 @@ def group_ruler(
     )
 
 
-# ── Lags ──────────────────────────────────────────────────────────────────────────────────────────
 # How many messages a stream holds from a position on, and how long the oldest has waited.
 #
 # This is for readers that keep their position elsewhere: SQL consumers, queries of Spark. The lag
@@ -579,10 +575,6 @@ def lag_at(stream: str, position: int) -> Operation[Lag]:
     oldest = yield from reading.read_from(StreamHandle(stream, set()), begin, 1, None, whole=False)
     age_ms = max((now_ms - one.time_ms for one in oldest.messages), default=0)
     return Lag(last + 1 - begin, max(age_ms, 0))
-
-
-# ── Compaction estimate ───────────────────────────────────────────────────────────────────────────
-# What compaction would remove, estimated from the newest messages of a stream; changes nothing.
 
 
 _PART: Final = 5_000

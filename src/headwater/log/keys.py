@@ -8,10 +8,6 @@ from headwater.kernel import inputs
 from headwater.kernel.inputs import check_block, check_ms, check_name, to_ms
 from headwater.store.call import Call, Operation
 
-# ── Limits ────────────────────────────────────────────────────────────────────────────────────────
-# What the log accepts, checked before anything is sent, and the sizes it works in.
-
-
 __all__ = [
     "check_block",
     "check_count",
@@ -62,9 +58,6 @@ def reply_limits(unpacked: int | None = None, stored: int = REPLY_BYTES) -> str:
     return f"{min(stored, most)}:{most}"
 
 
-# ── Keys ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 STREAMS = "hw:{streams}"
 TOPICS = "hw:{topics}"
 DELETED = "hw:{deleted}"
@@ -108,10 +101,6 @@ def group_key(stream: str, group: str) -> str:
 def box_key(stream: str, group: str, waiter: str) -> str:
     """Return the key of the list on which one blocked member of a group waits."""
     return f"{group_key(stream, group)}:box:{waiter}"
-
-
-# ── Registry ──────────────────────────────────────────────────────────────────────────────────────
-# The registry of names: which streams and topics there are. It is asked without Arrow.
 
 
 def list_streams() -> Operation[list[str]]:

@@ -42,7 +42,6 @@ from headwater.log.keys import (
 from headwater.log.replies import GroupReadReply, ReadReply, SentNode
 from headwater.log.types import HeadedMessage, Message
 
-# ── Arrow text ────────────────────────────────────────────────────────────────────────────────────
 # Checks that text in the Arrow data of a caller is UTF-8, which nothing else checks.
 #
 # Arrow accepts any bytes as a string, and a cast in Spark makes such strings. A message with such
@@ -57,10 +56,6 @@ def check_text(array: pa.Array, what: str) -> None:
         raise InvalidInput(
             f"{what} is not UTF-8; make text of its bytes, for example by hex or base64"
         ) from None
-
-
-# ── Header columns ────────────────────────────────────────────────────────────────────────────────
-# Headers as columns of Arrow: a map for users, one byte string per message in the store.
 
 
 # As Spark has them, and Kafka's source.
@@ -115,9 +110,6 @@ def empty_column(rows: int) -> pa.Array:
     """Return the column of maps for messages without headers."""
     offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
     return pa.MapArray.from_arrays(offsets, pa.array([], pa.string()), pa.array([], pa.binary()))
-
-
-# ── Node ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 VERSION = 1
@@ -421,7 +413,6 @@ def _split_by_bytes(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield batch.slice(start)
 
 
-# ── Runs ──────────────────────────────────────────────────────────────────────────────────────────
 # The nodes and tail entries of a reply, in order of offset, from which messages are made.
 #
 # A run is what is together: a packed batch, or plain entries side by side. Python objects or Arrow

@@ -58,7 +58,6 @@ from headwater.log.replies import (
 from headwater.log.types import Message, Passage, StreamInfo
 from headwater.store.call import Argument, Call, Clock, Look, Operation, Wait
 
-# ── Extents ───────────────────────────────────────────────────────────────────────────────────────
 # Where streams begin and end, and where they may be cut, for planners of large reads.
 #
 # Each is an operation of one call; ``together`` runs those of all partitions of a topic in one
@@ -103,7 +102,6 @@ def partitions_of(topic: str) -> Operation[int]:
     return found
 
 
-# ── Counts ────────────────────────────────────────────────────────────────────────────────────────
 # How many messages a request of the log moves, counted in its reply, for instruments.
 #
 # A function here is called only when an instrument is installed; see ``Call.messages``.
@@ -171,7 +169,6 @@ def _in_ranges(claims: Iterable[ClaimedRange]) -> int:
     return sum(claim.last - claim.first + 1 for claim in claims)
 
 
-# ── Fetching ──────────────────────────────────────────────────────────────────────────────────────
 # The bytes of a stream's messages, from the server into runs.
 #
 # One reply holds at most 4 MiB, 64 MiB unpacked, and at least one node or entry. The node that was
@@ -327,10 +324,6 @@ def fetch(
     return runs
 
 
-# ── Blocking ──────────────────────────────────────────────────────────────────────────────────────
-# What wakes a blocked reader: entries that arrive in the tail of its stream.
-
-
 # A blocked call returns this often, so that a dead connection is noticed.
 WAIT_SLICE_MS = 5000
 
@@ -368,9 +361,6 @@ def woken_messages(
     if rows:
         stream.seen = stream.seen._replace(woken=max(stream.seen.woken, rows[-1].offset))
     return list(rows)
-
-
-# ── Reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 # So many names of groups are in one reply; stated in the Lua.

@@ -183,10 +183,6 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
-# ── Group replies ─────────────────────────────────────────────────────────────────────────────────
-# What the functions of groups reply: one type each, with its fields in the header's order.
-
-
 class ClaimedRange(NamedTuple):
     """Offsets that a group delivered together; ``attempt`` counts how often, from 1."""
 

@@ -41,7 +41,6 @@ from headwater.log.writing import seal
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 
-# ── Compaction ────────────────────────────────────────────────────────────────────────────────────
 # Keep the last message of every tag, at its offset, and remove those before it.
 #
 # The rule is here, once. ``compact`` follows it in one process, which walks the log newest first
@@ -338,9 +337,6 @@ def _is_marker(batch: pa.RecordBatch) -> pa.BooleanArray:
     return pc.equal(pc.binary_length(batch.column("value")), 0)
 
 
-# ── Retention ─────────────────────────────────────────────────────────────────────────────────────
-
-
 PRODUCER_MS = 7 * 24 * 3600 * 1000
 MEMBER_MS = 3600 * 1000
 
@@ -527,7 +523,6 @@ def free(stream: StreamHandle) -> Operation[None]:
     yield Call("hw_registry_remove", DELETED, (stream.name,), repeatable=True)
 
 
-# ── Cooling ───────────────────────────────────────────────────────────────────────────────────────
 # Nodes that were packed to be fast, packed again to be small.
 #
 # A large batch becomes a node as its writer packed it, with a codec that is fast both ways. That
@@ -565,7 +560,6 @@ def cool(stream: StreamHandle, leave: int) -> Operation[int]:
             return cooled
 
 
-# ── Housekeeping ──────────────────────────────────────────────────────────────────────────────────
 # Everything that a stream needs from time to time, done by any client.
 #
 # It finishes abandoned publishes, seals full nodes and makes hot ones cold, gives up what has

@@ -17,7 +17,6 @@ from headwater.log.types import DeadLetter, Message, Placed, TopicDeadLetter, To
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 
-# ── Ack arguments ─────────────────────────────────────────────────────────────────────────────────
 # Arguments of ``ack``, ``nack``, ``extend`` and ``discard`` of groups, as ranges of offsets.
 #
 # Messages, offsets and ranges, alone or in iterables, in any mixture. Everything is checked before
@@ -171,10 +170,6 @@ def _parts_of(item: Any) -> Iterable[tuple[int, Any]] | None:
             )
         return (item,)
     return None
-
-
-# ── Acks ──────────────────────────────────────────────────────────────────────────────────────────
-# Acknowledging messages of a group: ack, nack, extend.
 
 
 RANGES_PER_CALL = 1000

@@ -68,9 +68,6 @@ from headwater.store.call import Call, Clock, Operation, Pace, Wait
 from headwater.store.letters import LetterPage, no_place
 from headwater.store.many import together
 
-# ── Topics ────────────────────────────────────────────────────────────────────────────────────────
-
-
 DEFAULT_PARTITIONS = 8
 PARTITION = pa.field("partition", pa.int32(), nullable=False)
 
@@ -277,7 +274,6 @@ def with_partition(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
     return batch.add_column(0, PARTITION, column)
 
 
-# ── Topic groups ──────────────────────────────────────────────────────────────────────────────────
 # Groups over a topic without I/O: a group of the same name in each partition, seen as one.
 #
 # An operation on several partitions is done in one after the other. When it fails half-way, the
@@ -446,10 +442,6 @@ def _letters(
     return dict.fromkeys(range(len((yield from group.open()))))
 
 
-# ── Topic letters ─────────────────────────────────────────────────────────────────────────────────
-# Dead letters of a group over a topic: the oldest of all partitions together.
-
-
 def topic_group(topic: str, name: str) -> TopicGroupHandle:
     """Return a group over a topic as nobody's, to look at it and at its letters."""
     handle = TopicHandle(topic, None, set())
@@ -516,10 +508,6 @@ def list_dead(
         letters = kept
     more = any(at is not None for at in going_on)
     return LetterPage(letters, ".".join(at or "" for at in going_on) if more else None)
-
-
-# ── Topic reading ─────────────────────────────────────────────────────────────────────────────────
-# Reading by a group over a topic: from all partitions, each time beginning with another one.
 
 
 # On a cluster a blocked reader looks at one partition at a time, for this long.

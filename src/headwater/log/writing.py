@@ -42,9 +42,6 @@ from headwater.log.types import Published
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 
-# ── Writing ───────────────────────────────────────────────────────────────────────────────────────
-
-
 # A batch of at least half a node's rows or bytes is kept as a node as it is.
 _FIT_MESSAGES = NODE_MESSAGES // 2
 _FIT_BYTES = NODE_BYTES // 4
@@ -321,7 +318,6 @@ def _end_of_node(start: int, last: int, everything: bool) -> int:
     return last if everything and last - end < NODE_MESSAGES // 2 else end
 
 
-# ── Staging ───────────────────────────────────────────────────────────────────────────────────────
 # Staging and publishing: many clients stage batches in parallel, and one publishes them, once.
 #
 # Staged batches are beside the stream, in its slot, and readers do not see them. A publish names

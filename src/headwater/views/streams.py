@@ -21,9 +21,6 @@ from headwater.log.types import (
 )
 from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
 
-# ── Streams ───────────────────────────────────────────────────────────────────────────────────────
-
-
 StreamView = mirror("StreamView", StreamInfo)
 GroupView = mirror("GroupView", GroupInfo, first={"stream": str}, names={"name": "group"})
 RetentionView = mirror("RetentionView", Retention, first={"stream": str})
@@ -205,10 +202,6 @@ class TopicLettersDiscardedView(View, frozen=True, kw_only=True):
     discarded: int
 
 
-# ── Searches ──────────────────────────────────────────────────────────────────────────────────────
-# Views of searches and replays of a stream.
-
-
 ReplayedView = mirror("ReplayedView", Replayed)
 
 
@@ -234,10 +227,6 @@ class SearchedView(View, frozen=True, kw_only=True):
         """Return the view of what a search found."""
         messages = [MessageView.of(message) for message in found.messages]
         return cls(**copied(cls, found, stream=stream, messages=messages))
-
-
-# ── Readers ───────────────────────────────────────────────────────────────────────────────────────
-# Views of readers outside the log: where they stand, and what commands on them answer.
 
 
 class ReaderView(View, frozen=True, kw_only=True):

@@ -54,9 +54,6 @@ from headwater.views.streams import (
     TopicView,
 )
 
-# ── Streams ───────────────────────────────────────────────────────────────────────────────────────
-
-
 V = TypeVar("V")
 
 # A body of up to this size is written together with those of other requests.
@@ -525,10 +522,6 @@ TOPIC_ROUTES: Final = (
     Route("GET", f"{_TOPIC}/tail", tail_topic, Scope.READ, query=TopicTailQuery, answers=(EVENTS,)),
     *routes_of(TOPIC, get_topic),
 )
-
-
-# ── Readers ───────────────────────────────────────────────────────────────────────────────────────
-# Readers outside the log over HTTP: those that retention waits for, on all streams.
 
 
 class ReadersView(View, frozen=True, kw_only=True):

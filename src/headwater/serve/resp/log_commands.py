@@ -36,9 +36,6 @@ from headwater.serve.resp.replies import (
     stream_facts,
 )
 
-# ── Group commands ────────────────────────────────────────────────────────────────────────────────
-# Commands of groups: TREAD with a group, TACK, TNACK, TEXTEND, TSEEK.
-
 
 async def _taken(
     session: RespSession, source: AsyncStream | AsyncTopic[Any], options: ReadOptions
@@ -125,10 +122,6 @@ GROUP_COMMANDS: Final = (
                 "Returns the state of a stream, or of a group of it.", tinfo),
     *commands_of(GROUP, look_at_group),
 )  # fmt: skip
-
-
-# ── Stream commands ───────────────────────────────────────────────────────────────────────────────
-# Commands of streams: TWRITE and TREAD as RCP 11 spells them; what keeps them is derived.
 
 
 _STEP: Final = 1000
@@ -232,7 +225,6 @@ STREAM_COMMANDS: Final = (
 )  # fmt: skip
 
 
-# ── Topic commands ────────────────────────────────────────────────────────────────────────────────
 # Commands of topics: what those of streams and groups are, over all partitions.
 #
 # A message is named by its partition and its offset in it, `3:17`. The partitions are streams as

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from headwater.views.traces import OutboxFacts
 
 
-# ── Messages in and out of a stream ───────────────────────────────────────────────────────────────
-
-
 PAGE = 10_000
 # How long one call of a follower waits; a signal ends the wait at once. Between two calls it looks
 # whether anybody still reads what it prints.
@@ -134,9 +131,6 @@ def tail(
             left -= sum(message is not None for message in page)
 
 
-# ── Search ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def search(
     name: StreamName,
     tag: Annotated[
@@ -194,9 +188,6 @@ def search(
     further = "" if found.next is None else f"; continue with --offset {found.next}"
     total = found.last - found.first + 1
     output.warn(f"searched {found.searched:,} of {total:,} in {found.ms:,} ms{further}")
-
-
-# ── Replay ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def replay(
@@ -280,9 +271,6 @@ def _replayed_text(done: Replayed) -> str:
     if done.complete:
         return f"replayed {output.range_text(done.first, done.last)}: {copied}"
     return f"stopped before {done.next}: {copied}; the same command continues there"
-
-
-# ── Trace ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def trace(

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 Forever = Annotated[bool, typer.Option("--forever", help="Keep everything from now on.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Apply the policy that is set.")]
 
-# ── Streams as a whole ────────────────────────────────────────────────────────────────────────────
-
 
 def list_streams(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """List all streams."""
@@ -197,9 +195,6 @@ def change_retention(
     evicted = f"evicted {output.counted(done.evicted, 'message')}"
     retained = reply(kind.operation("retain"), (target.name,), done)
     output.answer(retained, f"{_policy(policy)}: {evicted}{held}", as_json)
-
-
-# ── The groups of a stream ────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager

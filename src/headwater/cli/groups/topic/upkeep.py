@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from headwater.log.types import GroupInfo, StreamInfo
 
 
-# ── Topics as a whole ─────────────────────────────────────────────────────────────────────────────
-
-
 def create(
     name: TopicName,
     partitions: Annotated[
@@ -118,9 +115,6 @@ def retain(
 def _groups(partitions: list[StreamInfo]) -> set[str]:
     """Return the groups that any partition has."""
     return {group for facts in partitions for group in facts.groups}
-
-
-# ── The groups of a topic ─────────────────────────────────────────────────────────────────────────
 
 
 class _GroupRow(NamedTuple):
