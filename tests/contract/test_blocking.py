@@ -125,9 +125,6 @@ def test_who_follows_the_end_misses_nothing(stream: Stream, pool: ThreadPoolExec
     assert pairs(follower.result(60)) == entries(len(follower.result()))
 
 
-# ── What is handed to a blocked member is pending at once, and is lost with nobody ───────────────
-
-
 def test_a_member_that_stopped_waiting_takes_nothing(stream: Stream) -> None:
     gone = stream.group("g", member="gone")
     assert gone.read(5, block_ms=30, ack_ms=FAR) == []
@@ -210,8 +207,6 @@ def test_members_that_block_in_great_number_are_all_served(
     assert group.ack((1, count)) == count
     assert group.info().ack_offset == count + 1
 
-
-# ── A blocked member that is cancelled, interrupted or closed leaves nothing in the server ───────
 
 # How long a waiter is believed to live beyond its time; stated in the Lua.
 WAITER_GRACE_MS = 1000
@@ -419,9 +414,6 @@ def test_housekeeping_clears_away_dead_members_of_a_stream_that_was_never_writte
     let_pass(hw, 1 + WAITER_GRACE_MS)
     assert name in {kept.stream for kept in hw.keep()}
     assert waiting(hw, name) == (0, None)
-
-
-# ── Blocked members of a group wake when there is something for them, at once and in turn ────────
 
 
 @pytest.mark.parametrize("ack_ms", [None, FAR])

@@ -48,9 +48,6 @@ def measured(operation: Operation[Any], sizes: list[int]) -> Operation[Any]:
         sizes.append(size_of(reply))
 
 
-# ── Streams and groups ───────────────────────────────────────────────────────────────────────
-
-
 def test_small_batches_of_producers_are_read_together(stream: Stream) -> None:
     for number in range(3):
         rows = [(f"t-{n}", b"%02d" % n) for n in range(10)]
@@ -130,9 +127,6 @@ def test_a_group_of_a_topic_takes_no_more_than_it_can_return(client: Headwater, 
     assert sorted(numbers(found)) == list(range(12))
 
 
-# ── Dead letters ─────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def group(client: Headwater, stream: Stream) -> Group:
     """A group that gave up large messages."""
@@ -191,9 +185,6 @@ def test_dead_letters_of_a_topic_end_at_as_many_bytes(client: Headwater, name: s
         found += page.letters
         place = page.place
     assert sorted(numbers(found)) == list(range(12))
-
-
-# ── Queues ───────────────────────────────────────────────────────────────────────────────────
 
 
 def fill(queue: Queue, state: str) -> None:
@@ -278,9 +269,6 @@ def test_dead_letters_of_a_queue_go_on_where_a_list_ended(
     assert numbers(found) == list(range(90))
     with pytest.raises(InvalidInput, match="no place"):
         client.store.run(box.listed(count, None, 3 * MB, "nonsense"))
-
-
-# ── Dirty lists ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_reserve_ends_at_as_many_bytes_and_goes_on_after_a_commit(

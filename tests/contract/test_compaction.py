@@ -64,9 +64,6 @@ def test_many_small_leftovers_share_a_node(stream: Stream) -> None:
     assert stream.info().length == 40
 
 
-# ── Sealing repacks history into compressed nodes; nobody can tell from what is read ─────────────
-
-
 @pytest.mark.parametrize("size", [1, 5, 8, 9, 60, 400, 499])
 def test_a_log_without_housekeeper_is_sealed_as_it_is_written(stream: Stream, size: int) -> None:
     if size == 1:
@@ -235,9 +232,6 @@ def cool_with(
             yield from meanwhile(StreamHandle(stream.name, {stream.name}))
     if requests < step:
         yield from meanwhile(StreamHandle(stream.name, {stream.name}))
-
-
-# ── Eviction is exact, whatever it cuts through; offsets never move ──────────────────────────────
 
 
 @pytest.mark.parametrize("client", ["plain-async"], indirect=True)

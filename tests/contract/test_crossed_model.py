@@ -103,8 +103,6 @@ class CrossedMachine(RuleBasedStateMachine):
         self.limit(limits)
         self.read(0, 3, FAR, None)
 
-    # ── The stream ───────────────────────────────────────────────────────────────────────────
-
     @rule(tags=st.lists(TAGS, min_size=1, max_size=14), packed=st.booleans())
     def write(self, tags: list[str], packed: bool) -> None:
         if packed:
@@ -162,8 +160,6 @@ class CrossedMachine(RuleBasedStateMachine):
         self.model.evict(self.stream.info().first)
         self.model.settle()
 
-    # ── Reading ──────────────────────────────────────────────────────────────────────────────
-
     @rule(
         member=MEMBERS,
         count=COUNTS,
@@ -207,8 +203,6 @@ class CrossedMachine(RuleBasedStateMachine):
         for known in self.model.messages.values():
             if known.member == member:
                 known.member = -1
-
-    # ── Settling ─────────────────────────────────────────────────────────────────────────────
 
     def some(self, among: list[int], picks: list[int]) -> list[int]:
         return sorted({among[pick % len(among)] for pick in picks}) if among else []
@@ -261,8 +255,6 @@ class CrossedMachine(RuleBasedStateMachine):
         assert self.members[1].extend(some, ack_ms=ack_ms) == len(some)
         self.model.extend(some, ack_ms)
 
-    # ── Letters ──────────────────────────────────────────────────────────────────────────────
-
     @rule(picks=PICKS, fails=st.booleans())
     def bury(self, picks: list[int], fails: bool) -> None:
         stored = [o for o in self.model.held() if self.model.messages[o].stored]
@@ -303,8 +295,6 @@ class CrossedMachine(RuleBasedStateMachine):
 
     def look_at_letters(self) -> None:
         self.model.found_dead(Counter(letter.origin for letter in self.members[0].dead(ALL)))
-
-    # ── The group ────────────────────────────────────────────────────────────────────────────
 
     @rule(limits=LIMITS)
     def limit(self, limits: Limits) -> None:
@@ -348,8 +338,6 @@ class CrossedMachine(RuleBasedStateMachine):
         self.model.begin()
         self.join()
 
-    # ── Time ─────────────────────────────────────────────────────────────────────────────────
-
     @precondition(lambda self: self.clock is not None)
     @rule(ms=st.sampled_from([1, 300, 600, 1100, 1100, 11_000, 60_000]))
     def pass_time(self, ms: int) -> None:
@@ -364,8 +352,6 @@ class CrossedMachine(RuleBasedStateMachine):
         self.set_clock(now_ms)
         self.latest_ms = max(self.latest_ms, now_ms)
         self.model.set_clock(now_ms)
-
-    # ── What is always so ────────────────────────────────────────────────────────────────────
 
     @invariant()
     def the_group_tells_the_truth(self) -> None:
@@ -385,8 +371,6 @@ class CrossedMachine(RuleBasedStateMachine):
         )
         if info.in_flight is not None:
             assert len(model.held()) <= info.in_flight
-
-    # ── The end ──────────────────────────────────────────────────────────────────────────────
 
     def teardown(self) -> None:
         if sys.exc_info()[1] is not self.raised_before:

@@ -139,9 +139,6 @@ def test_objects_without_a_format_are_of_the_first(
             work(hw)
 
 
-# ── What a newer release left in databases, checkpoints and directories is refused, untouched ────
-
-
 KNOWN = max(
     int(file.name[:4]) for file in (resources.files("headwater.outbox") / "sql/sqlite").iterdir()
 )
@@ -165,9 +162,6 @@ def note_version(engine: sa.Engine, package: str, version: int) -> None:
         conn.exec_driver_sql("DELETE FROM headwater_schemas")
         words = {"package": package, "version": version}
         conn.execute(sa.text("INSERT INTO headwater_schemas VALUES (:package, :version)"), words)
-
-
-# ── Tables ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_tables_of_a_newer_release_are_not_created_over(engine: sa.Engine) -> None:
@@ -212,9 +206,6 @@ def test_tables_of_spark_have_a_version_each(engine: sa.Engine, package: str) ->
         schema.ensure(engine)
 
 
-# ── Checkpoints and plans of Spark ───────────────────────────────────────────────────────────
-
-
 def test_a_checkpoint_of_a_newer_release_is_refused(hw: Headwater, name: str) -> None:
     # Spark 4.1 has no streaming reads from us.
     pytest.importorskip("pyspark.sql.streaming.datasource")
@@ -239,9 +230,6 @@ def test_a_plan_of_a_newer_release_is_refused(hw: Headwater, name: str) -> None:
         journal.read()
 
 
-# ── Directories ──────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_data_directory_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/store"
     with headwater.connect(url) as hw:
@@ -255,9 +243,6 @@ def test_a_data_directory_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     file.write_text("1\n")
     with headwater.connect(url) as hw:
         assert works(hw)
-
-
-# ── A newer format is put to use when no client is left that does not understand it ──────────────
 
 
 OURS = f"{headwater.__version__}:{VERSION}:{FORMAT}"
@@ -297,9 +282,6 @@ def seen_ago(store: Store, admin: redis.Redis, kind: str, ms: int) -> None:
 
 def format_in_use(store: Store) -> int:
     return store.run(read_record()).format
-
-
-# ── Who was seen ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("cluster", marks=pytest.mark.cluster)])
@@ -387,9 +369,6 @@ def test_kinds_of_clients_are_forgotten_when_they_do_not_count_any_more(
     assert admin.hlen(KEY) == 3, "format, ours, theirs"
 
 
-# ── When a format is raised ──────────────────────────────────────────────────────────────────
-
-
 def test_a_new_store_begins_with_what_its_first_client_understands(
     store: Store, admin: redis.Redis
 ) -> None:
@@ -435,9 +414,6 @@ def test_a_format_that_is_in_use_is_never_taken_back(store: Store, admin: redis.
     assert format_in_use(store) == NEWER
 
 
-# ── By hand ──────────────────────────────────────────────────────────────────────────────────
-
-
 def raised(store: Store, counts_ms: int) -> list[bytes]:
     answer: list[bytes] = store.ask(Call("hw_store_raise", KEY, (NEWER, counts_ms)))
     return answer
@@ -457,9 +433,6 @@ def test_by_hand_a_format_is_raised_when_older_clients_are_gone_for_minutes(
 def test_by_force_a_format_is_raised_whoever_was_seen(store: Store) -> None:
     assert raised(store, 0) == []
     assert format_in_use(store) == NEWER
-
-
-# ── What the functions write ─────────────────────────────────────────────────────────────────
 
 
 def test_functions_write_the_format_in_use(

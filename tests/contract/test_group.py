@@ -42,9 +42,6 @@ def test_a_count_of_zero_takes_nothing_but_makes_the_group(stream: Stream) -> No
     assert take(group, 10) == [6]
 
 
-# ── Where a group starts ─────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("start", "gets"),
     [("first", [4, 5, 6]), ("last", []), (4, [4, 5, 6]), (6, [6]), (7, []), (2, [4, 5, 6])],
@@ -90,9 +87,6 @@ def test_a_start_beyond_the_end_is_refused(stream: Stream) -> None:
     assert stream.info().groups == ()
 
 
-# ── max_pending ──────────────────────────────────────────────────────────────────────────────
-
-
 def test_max_pending_is_the_groups_and_can_be_changed(stream: Stream) -> None:
     stream.write_many(entries(20))
     assert take(stream.group("g", max_pending=2), 10) == [1, 2]
@@ -101,9 +95,6 @@ def test_max_pending_is_the_groups_and_can_be_changed(stream: Stream) -> None:
     assert take(stream.group("g", max_pending=3), 10) == [3]
     assert take(stream.group("g", max_pending=0), 10) == list(range(4, 14))
     assert stream.group("g").info().max_pending is None
-
-
-# ── Seeking ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -133,9 +124,6 @@ def test_a_seek_makes_everything_from_there_on_new(
     messages = group.read(100, ack_ms=FAR)
     assert offsets(messages) == gets
     assert {m.attempt for m in messages} <= {1}
-
-
-# ── Gaps, lag, members, removal ──────────────────────────────────────────────────────────────
 
 
 def test_info_names_the_members_and_when_they_were_seen(client: Headwater, stream: Stream) -> None:
@@ -190,9 +178,6 @@ def test_a_group_tells_how_old_the_oldest_is_that_it_has_not_done(
     assert (info.new_since_ms, info.due, info.redelivered) == (None, 0, 5)
 
 
-# ── Groups pass over what compaction emptied, at little cost, and deliver much in parts ──────────
-
-
 def calls(client: Headwater) -> int:
     """Count the function calls that the store has served so far."""
     found = [
@@ -241,9 +226,6 @@ def test_a_large_delivery_comes_in_parts(stream: Stream) -> None:
         seen += got
     assert pairs(seen) == rows
     assert group.ack((1, 12)) == 12
-
-
-# ── A paused group delivers nothing until it is resumed; what members hold they may settle ───────
 
 
 def test_members_of_a_paused_group_get_nothing_new_and_nothing_again(stream: Stream) -> None:
@@ -302,9 +284,6 @@ def test_a_group_of_a_topic_is_paused_in_every_partition(client: Headwater, name
     assert len(group.read(6)) == 6
 
 
-# ── Acknowledging ────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     "use",
     [
@@ -325,9 +304,6 @@ def test_a_group_that_never_read_is_unknown(stream: Stream, use: object) -> None
     with pytest.raises(UnknownGroup) as caught:
         use(stream.group("nobody"))
     assert (caught.value.stream, caught.value.group) == (stream.name, "nobody")
-
-
-# ── Redelivery ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_what_comes_due_soon_is_not_hidden_by_what_was_delivered_later(
@@ -387,9 +363,6 @@ def test_any_number_of_failures_is_reported_at_once(stream: Stream) -> None:
     assert group.bury(*odd) == 200
     info = group.info()
     assert (info.dead, info.pending) == (200, 0)
-
-
-# ── Groups, groups of topics and queues settle messages in whatever form they are given ──────────
 
 
 def test_a_queue_takes_deliveries_and_receipts(client: Headwater, name: str) -> None:

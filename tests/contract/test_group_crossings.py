@@ -76,9 +76,6 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-# ── Many tags ────────────────────────────────────────────────────────────────────────────────
-
-
 @on_plain
 @pytest.mark.parametrize("tags", [63, 64, 500])
 def test_all_tags_continue_when_one_member_acknowledges_the_first_of_each(
@@ -122,9 +119,6 @@ def until_more(handled: list[int], seen: int) -> None:
     """Return when more was handled, or after some seconds without."""
     deadline = time.monotonic() + SOON_S
     until(lambda: len(handled) > seen or time.monotonic() > deadline)
-
-
-# ── Many messages at once ────────────────────────────────────────────────────────────────────
 
 
 def test_a_read_ends_in_its_time_after_eviction_past_an_ordered_backlog(
@@ -236,9 +230,6 @@ def test_one_group_that_cannot_be_kept_does_not_hold_up_other_streams(own: Headw
     assert kept["b"].buried == 1
 
 
-# ── Clocks ───────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture(scope="module")
 def stepped() -> Iterator[SteppedServer]:
     with SteppedServer() as server:
@@ -323,9 +314,6 @@ def test_a_group_that_begins_again_after_the_clock_was_set_back_keeps_its_letter
 PER_KEY = Limits(max_in_flight_per_key=1)
 
 
-# ── Large numbers ────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(
     "limits",
@@ -405,9 +393,6 @@ def test_a_long_list_of_offsets_in_several_ranges_is_settled_whole(
     assert other.ack(held) == (0 if way == "ack" else 1299)
     assert one.ack(1) == 1
     assert_idle(one)
-
-
-# ── Replays ──────────────────────────────────────────────────────────────────────────────────
 
 
 @on_plain

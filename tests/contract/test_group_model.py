@@ -47,8 +47,6 @@ class GroupMachine(StreamMachine):
         for count, ack_ms, expire_ms in reads:
             self.read(0, count, ack_ms, expire_ms, int)
 
-    # ── Reading ──────────────────────────────────────────────────────────────────────────────
-
     @rule(
         member=st.integers(0, 1),
         count=st.sampled_from([0, 1, 2, 7, 100, ALL, ALL]),
@@ -157,8 +155,6 @@ class GroupMachine(StreamMachine):
             assert self.group.ack(*holes) == len(holes) - passed_over
             for offset in holes:
                 del self.pending[offset]
-
-    # ── Everything else a member may do ──────────────────────────────────────────────────────
 
     @rule(ranges=RANGES, form=FORMS)
     def ack(self, ranges: list[tuple[float, int]], form: str) -> None:

@@ -199,9 +199,6 @@ def test_a_library_that_is_lost_is_brought_back(
     assert offsets(many(hw, calls)) == [1] * 60
 
 
-# ── A cluster that changes ───────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(node_timeout_ms=1000) as cluster:

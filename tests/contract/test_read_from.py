@@ -301,9 +301,6 @@ def test_the_extents_of_a_topic_come_together(hw: headwater.Headwater, name: str
     assert [each.last for each in found] == [info.last for info in topic.info()]
 
 
-# ── Offsets keep all their digits, up to the largest that a sorted set can tell apart ────────────
-
-
 def far_along(server: Server, hw: Headwater, name: str, last: int) -> Stream:
     """Make a stream as if ``last`` messages had been written and evicted."""
     stream = hw.stream(name)

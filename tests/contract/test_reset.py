@@ -231,9 +231,6 @@ def test_an_async_stream_takes_reset_records_too(loop: Loop, stores: Stores, nam
     assert msgspec.json.decode(record.value) == {"position": 0, "state": {"sum": 1}}
 
 
-# ── A producer may repeat a write as often as it likes: it happens once ──────────────────────────
-
-
 def test_a_repeat_is_known_to_every_client(client: Headwater, stream: Stream, name: str) -> None:
     first = stream.write_many(entries(3), producer="p", sequence=1)
     assert client.stream(name).write_many(entries(3), producer="p", sequence=1) == first

@@ -160,9 +160,6 @@ def test_readers_are_listed_and_forgotten(stream: Stream) -> None:
     assert stream.info().readers == {"b": 3}
 
 
-# ── What housekeeping promises: what is due is done, and nothing else ────────────────────────────
-
-
 def test_a_stream_with_nothing_due_is_left_alone(
     client: Headwater, stream: Stream, name: str
 ) -> None:

@@ -230,9 +230,6 @@ def test_append_refuses_data_that_is_not_messages(stream: Stream, data: Any) -> 
     assert not stream.info().exists
 
 
-# ── Streams are listed while they exist, end, begin anew, and say where they stand ───────────────
-
-
 def test_streams_are_listed_while_they_exist(client: Headwater, name: str) -> None:
     names = [f"{name}.{i}" for i in (2, 1, 3)]
     for each in names:
@@ -439,9 +436,6 @@ def test_what_several_servers_answer_alike_is_read_once_and_right_for_each(serve
     play(server, scene)
 
 
-# ── offset_at finds the first message at or after a time, however the times lie ──────────────────
-
-
 def append_times(stream: Stream, times: list[int], tags: list[str] | None = None) -> None:
     rows = entries(len(times))
     columns = {"tag": tags or [t for t, _ in rows], "value": [v for _, v in rows], "time": times}
@@ -478,9 +472,6 @@ def test_a_datetime_is_taken_with_its_zone(stream: Stream) -> None:
 def test_what_is_not_a_time_is_refused(stream: Stream, time: Any) -> None:
     with pytest.raises(InvalidInput):
         stream.offset_at(time)
-
-
-# ── Spans of time are milliseconds or timedeltas, and a deadline has the same name everywhere ────
 
 
 MINUTE = timedelta(minutes=1)

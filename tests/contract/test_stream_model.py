@@ -88,8 +88,6 @@ class StreamMachine(RuleBasedStateMachine):
         self.first = max(self.first, limit + 1)
         return len(gone)
 
-    # ── Writing ──────────────────────────────────────────────────────────────────────────────
-
     @initialize(sizes=st.lists(SIZES, min_size=1, max_size=4), tags=TAGS)
     def begin_with_some(self, sizes: list[int], tags: int) -> None:
         """Hypothesis leaves out some rules in every run; an empty stream proves little."""
@@ -180,8 +178,6 @@ class StreamMachine(RuleBasedStateMachine):
             with pytest.raises(StaleSequence):
                 self.writer.write_many(rows, producer=producer, sequence=sequence)
 
-    # ── Keeping ──────────────────────────────────────────────────────────────────────────────
-
     @rule(place=PLACES)
     def evict_up_to(self, place: float) -> None:
         limit = self.offset(place)
@@ -243,8 +239,6 @@ class StreamMachine(RuleBasedStateMachine):
     def forget_reader(self, name: str) -> None:
         self.readers.pop(name, None)
         self.writer.forget_reader(name)
-
-    # ── Reading ──────────────────────────────────────────────────────────────────────────────
 
     @rule(place=PLACES, count=st.sampled_from([0, 1, 10, 700, 10_000]))
     def read(self, place: float, count: int) -> None:

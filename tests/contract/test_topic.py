@@ -217,9 +217,6 @@ def test_a_topic_is_not_created_anew_to_be_deleted_again(client: Headwater, name
     assert name not in client.topics()
 
 
-# ── A group over a topic can do what a group of a stream can, and says in which partition ────────
-
-
 @pytest.fixture
 def topic(client: Headwater, name: str) -> Iterator[Topic]:
     """A topic of three partitions; each has ten messages or more. None is left broken."""
@@ -256,9 +253,6 @@ def change_format(client: Headwater, topic: Topic, place: int, command: str, *wo
     client.store.run(change())
 
 
-# ── Positions ────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_topic_group_seeks_in_all_partitions(topic: Topic) -> None:
     group = topic.group("g")
     take_all(group)
@@ -292,9 +286,6 @@ def test_a_position_that_cannot_be_is_refused_before_anything_moves(
     assert [info.next for info in group.info()] == [info.next for info in before]
 
 
-# ── Dead letters ─────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def dying(client: Headwater, topic: Topic) -> TopicGroup:
     """A group that has given up everything, after one attempt."""
@@ -317,9 +308,6 @@ def test_dead_letters_name_their_partition(topic: Topic, dying: TopicGroup) -> N
     assert [letter.time_ms for letter in letters] == sorted(letter.time_ms for letter in letters)
     assert dying.dead(7) == letters[:7]
     assert [info.dead for info in dying.info()] == lengths(topic)
-
-
-# ── Limits, members, end ─────────────────────────────────────────────────────────────────────
 
 
 def test_max_pending_holds_in_each_partition(topic: Topic) -> None:
@@ -358,9 +346,6 @@ def test_an_unknown_group_is_refused_by_the_name_of_the_topic(
         act(topic.group("nobody"))
     assert (found.value.topic, found.value.group) == (topic.name, "nobody")
     assert found.value.stream == f"{topic.name}/{found.value.partition or 0}"
-
-
-# ── What is done in part ─────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

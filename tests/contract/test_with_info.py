@@ -115,9 +115,6 @@ def test_a_blocked_reader_that_is_woken_has_the_bounds_too(
     assert [(offsets(one.messages), one.first, one.last) for one in found] == [([1], 1, 1)]
 
 
-# ── Headers of messages come back with them, by every way in and every way out of the log ────────
-
-
 Row = tuple[str, bytes, dict[str, bytes]]
 MAP = pa.map_(pa.string(), pa.binary())
 STRUCTS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -205,9 +205,6 @@ def test_what_a_killed_member_held_comes_again_after_its_retry_time(
     assert time.monotonic() - begun > 2
 
 
-# ── Many writers and many members at once: dense offsets, everything once, fair shares ───────────
-
-
 WRITERS = MEMBERS = 8
 
 

@@ -79,9 +79,6 @@ def test_a_call_fails_once_or_with_all_later_ones_of_its_command(failing: Failin
                 assert failing.hw.stream("b").info().last == 0
 
 
-# ── The record of a store and the registries, while any call of their functions fails ────────────
-
-
 NOW, LONG_AGO = "1.0.0:1:1", "0.9.0:1:1"
 REGISTRY = "hw:{streams}"
 OPEN, OVER = "hw:{jobs}:open", "hw:{jobs}:over"
@@ -245,9 +242,6 @@ FAR = 10**15
 MANY = {f"n{i}": float(i) for i in range(1200)}
 
 
-# ── Icks ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def make_ick(hw: Headwater) -> Ick:
     ick = hw.ick(f"i-{secrets.token_hex(5)}")
     ick.add({"a": 1, "b": 2, "c": 3, "d": 4})
@@ -311,9 +305,6 @@ def test_a_first_use_of_an_ick_may_fail(failing: FailingServer) -> None:
     failing.fail_in_turn(
         lambda: failing.hw.ick(f"i-{secrets.token_hex(5)}"), lambda ick: ick.add({"a": 1}), look
     )
-
-
-# ── Channels ─────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass

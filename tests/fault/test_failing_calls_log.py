@@ -315,9 +315,6 @@ def test_an_eviction_of_a_node_whose_row_is_damaged_is_repeated(failing: Failing
     failing.fail_in_turn(prepare, lambda stream: stream.evict(600), check)
 
 
-# ── Upkeep that stops half-way: the next call completes it, and no message or count is wrong ─────
-
-
 def sealable(failing: FailingServer) -> Stream:
     stream = new_stream(failing)
     for at in range(0, 1500, 60):

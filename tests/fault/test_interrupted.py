@@ -25,9 +25,6 @@ pytestmark = [
 LONG = int(os.environ.get("HEADWATER_LONG") or 1)
 
 
-# ── Dead letters ─────────────────────────────────────────────────────────────────────────────
-
-
 def expired_group(hw: headwater.Headwater, name: str, messages: int) -> headwater.Group:
     """A group all of whose messages have expired, in several ranges."""
     stream = hw.stream(name)
@@ -91,9 +88,6 @@ def test_burials_at_once_bury_each_letter_once(
         [Stepper(store, dead_letters.give_up(other)) for other in others], random.Random(seed)
     )
     check_letters(hw, group, name, 23)
-
-
-# ── Sealing, compaction, eviction ────────────────────────────────────────────────────────────
 
 
 @pytest.fixture

@@ -81,9 +81,6 @@ def test_a_drain_continues_when_the_last_kill_was_of_the_server(
         assert hw.stream(STREAM).group(RETRYING).info().lag == 0
 
 
-# ── A batch that is cut off ──────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with Server(tcp=True) as server:

@@ -61,9 +61,6 @@ def drained(channel: IckChannel) -> list[str]:
     return sorted(found)
 
 
-# ── Dirty lists ──────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_channel_gives_no_fencing_token_twice(failover: LossyFailover) -> None:
     failover.warm.ick_channel("c", shards=1).add({"m": 1})
     failover.copy()
@@ -150,9 +147,6 @@ def test_a_channel_that_was_lost_is_made_anew_where_all_look_for_it(
     assert_sound(fresh)
 
 
-# ── Queues ───────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_queue_gives_no_receipt_twice(failover: LossyFailover) -> None:
     queue = failover.warm.queue("q")
     queue.push(b"v")
@@ -189,8 +183,6 @@ def test_a_push_that_was_lost_is_stored_by_its_repeat(failover: LossyFailover) -
         queue.push_many([b"2"], producer="p", sequence=2)
     assert [message.value for message in fresh.pop(9)] == [b"1", b"2"]
 
-
-# ── Jobs ─────────────────────────────────────────────────────────────────────────────────────
 
 JOB = NewJob("j", "k", b"head", b"asked", b"0")
 
@@ -282,9 +274,6 @@ def test_a_runner_of_timed_jobs_goes_on_after_its_reports_were_lost(
     assert "other" in engine._seen
 
 
-# ── Groups ───────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_batch_of_dead_letters_gets_no_number_twice(failover: LossyFailover) -> None:
     """The stream of the letters may be on another server, which remembers the numbers."""
     stream = failover.warm.stream("s")
@@ -302,9 +291,6 @@ def test_a_batch_of_dead_letters_gets_no_number_twice(failover: LossyFailover) -
     again = failover.happen().store.run(bury())
     assert (again.claims, again.stream) == (lost.claims, lost.stream)
     assert again.number > lost.number
-
-
-# ── After a failover that lost writes, who had read or written them is told which ones ───────────
 
 
 KEPT, LOST = 500, 100

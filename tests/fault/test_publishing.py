@@ -51,9 +51,6 @@ def expected(epochs: int) -> list[int]:
     return [n for epoch in range(epochs) for n in numbers(epoch, ROWS)]
 
 
-# ── Processes ────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("store_url", ["plain", "cluster"], indirect=True)
 def test_publishers_may_die_at_any_moment(
     zygote: Zygote, hw: headwater.Headwater, store_url: str, name: str, page: Path
@@ -98,9 +95,6 @@ def test_a_server_may_die_in_the_middle_of_a_publish(
         assert zygote.wait(publisher) == 0
         assert values(stream) == expected(EPOCHS)
         assert stream.info().last == EPOCHS * ROWS
-
-
-# ── Stopped between any two calls ────────────────────────────────────────────────────────────
 
 
 @pytest.fixture

@@ -155,9 +155,6 @@ def test_a_tag_that_is_too_long_is_found_wherever_it_is() -> None:
     assert 30 < refused < 270
 
 
-# ── Compaction knows what stays, whatever lies between the offsets of a node ─────────────────────
-
-
 OFFSETS = st.sets(st.integers(1, 60), max_size=40)
 
 
@@ -170,8 +167,6 @@ def test_rows_of_a_node_stay_by_their_offsets(node: set[int], stay: set[int]) ->
         offset for offset, here in zip(sorted(node), kept.to_pylist(), strict=True) if here
     ] == [offset for offset in sorted(node) if offset in stay]
 
-
-# ── What a position tells the log, when several processes begin at the same moment ───────────────
 
 # What a position looks at in the info of a stream.
 INFO = SimpleNamespace(first=1, last=20)
@@ -272,9 +267,6 @@ def test_time_comes_from_the_source_that_was_given() -> None:
     frozen.now += 2
     place.doubt(2.0)
     assert place.next is None
-
-
-# ── A claim names exactly the rows it is about ───────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
