@@ -51,6 +51,11 @@ class Compacted(Summary):
     markers: int = 0
     left: int = 0
 
+    @property
+    def settled(self) -> bool:
+        """See Summary."""
+        return not self.left
+
     def sentence(self) -> str:
         """See Summary."""
         verb = deed(self.dry_run, "remove", "removed")

@@ -31,6 +31,11 @@ class Summary:
     dry_run: bool = False
     seconds: float = 0.0
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do, or to be looked at; else a command ends with 1."""
+        return True
+
     def sentence(self) -> str:
         """Return one sentence, without the full stop."""
         raise NotImplementedError

@@ -44,7 +44,7 @@ class SparkWalked(Summary):
     behind: dict[str, int] = field(default_factory=dict)
 
     @property
-    def whole(self) -> bool:
+    def settled(self) -> bool:
         """Whether nothing was left out."""
         return not self.failures and not self.unscanned
 
