@@ -106,7 +106,7 @@ def test_a_run_that_died_is_gone_on_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url = small_table(tmp_path, 20)
-    holder = jobs_backfill.LogTarget if moment == "write" else jobs_backfill.Journal
+    holder = jobs_backfill.BackfillTarget if moment == "write" else jobs_backfill.Journal
     whole, calls = getattr(holder, moment), []
 
     def die(*args: Any) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,6 +33,7 @@ from headwater.spark.jobs.backfill_inputs import (
     FilesInput,
     TableInput,
     key_and_columns,
+    quoted,
 )
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.timelines import FarmPlan, absolute_farm
@@ -44,150 +45,69 @@ from headwater.timeline.records import DEFAULT_SIZE
 
 
 _NESTED = (t.StructType, t.ArrayType, t.MapType)
+_DIRTY = ("ick", "channel")
+_FORMATS = {
+    "stream": "headwater",
+    "topic": "headwater",
+    "queue": "headwater_queue",
+    "ick": "headwater_ick",
+    "channel": "headwater_ick",
+    "timelines": "headwater_timeline",
+}
+# To write there again what was written changes nothing, whoever does it.
+_IDEMPOTENT = ("headwater_ick", "headwater_timeline")
 
 
-class BackfillTarget(Protocol):
-    """A place to write to, of a store."""
+@dataclass(frozen=True, slots=True)
+class BackfillTarget:
+    """A place to write to, by a sink with these options; of timelines the name is the farm.
 
-    @property
-    def url(self) -> str:
-        """The store."""
+    ``tag``, ``value`` and ``score`` name the columns of the input that are written.
+    """
 
-    @property
-    def kind(self) -> str:
-        """Of what kind it is, for people."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
+    kind: str
+    name: str
+    options: Mapping[str, str] = field(repr=False)
+    tag: str | None = None
+    value: str | None = None
+    score: str | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return what must be the same when a backfill goes on."""
+        facts = {self.kind: self.name, "tag": self.tag, "value": self.value}
+        return facts | ({"score": self.score} if _FORMATS[self.kind] in _IDEMPOTENT else {})
 
-    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
-        """Bring rows of the input into the columns that the target takes."""
+    def shape(self, rows: DataFrame) -> DataFrame:
+        """Bring rows of the input into the columns that the sink takes."""
+        columns: dict[str, Column] = {}
+        if self.kind == "timelines":
+            assert self.tag
+            assert self.value
+            assert self.score
+            columns["key"] = _bytes(rows, self.tag)
+            columns["score"] = _score(rows, self.score, timelines.ACCEPTED)
+            columns["member"] = _bytes(rows, self.value)
+        elif self.kind in _DIRTY:
+            assert self.tag
+            columns["member"] = _bytes(rows, self.tag)
+            columns["score"] = _score(rows, self.score, icks.ACCEPTED) if self.score else F.lit(0.0)
+        else:
+            if self.kind != "queue":
+                columns["tag"] = _column(rows, self.tag).cast("string") if self.tag else F.lit("")
+            columns["value"] = _value(rows, self.value)
+        return rows.select(*(column.alias(name) for name, column in columns.items()))
 
     def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
         """Write all rows, in order; a repeat of a sequence changes nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogTarget:
-    """A stream or a topic; ``kind`` says which."""
-
-    url: str = field(repr=False)
-    kind: str
-    name: str
-
-    def facts(self) -> dict[str, Any]:
-        """See BackfillTarget."""
-        return {self.kind: self.name}
-
-    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
-        """See BackfillTarget: the columns tag and value."""
-        tags = F.lit("") if tag is None else _column(rows, tag).cast("string")
-        return rows.select(tags.alias("tag"), _value(rows, value).alias("value"))
-
-    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
-        """See BackfillTarget."""
-        options = {"url": self.url, self.kind: self.name}
-        options |= {"producer": producer, "sequence": str(sequence)}
-        rows.write.format("headwater").options(**options).mode("append").save()
-
-
-@dataclass(frozen=True, slots=True)
-class QueueTarget:
-    """A queue."""
-
-    url: str = field(repr=False)
-    name: str
-    kind: str = "queue"
-
-    def facts(self) -> dict[str, Any]:
-        """See BackfillTarget."""
-        return {"queue": self.name}
-
-    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:  # noqa: ARG002
-        """See BackfillTarget: the column value."""
-        return rows.select(_value(rows, value).alias("value"))
-
-    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
-        """See BackfillTarget."""
-        options = {"url": self.url, "queue": self.name}
-        options |= {"producer": producer, "sequence": str(sequence)}
-        rows.write.format("headwater_queue").options(**options).mode("append").save()
-
-
-@dataclass(frozen=True, slots=True)
-class DirtyTarget:
-    """A dirty list; ``kind`` says whether it is an Ick or a channel."""
-
-    url: str = field(repr=False)
-    kind: str
-    name: str
-    score: str | None
-
-    def facts(self) -> dict[str, Any]:
-        """See BackfillTarget."""
-        return {self.kind: self.name, "score": self.score}
-
-    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:  # noqa: ARG002
-        """See BackfillTarget: the columns member and score."""
-        assert tag is not None
-        score = F.lit(0.0) if self.score is None else _score(rows, self.score, icks.ACCEPTED)
-        return rows.select(_bytes(rows, tag).alias("member"), score.alias("score"))
-
-    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:  # noqa: ARG002
-        """See BackfillTarget: to add again what was added changes nothing, whoever says it."""
-        options = {"url": self.url, self.kind: self.name}
-        rows.write.format("headwater_ick").options(**options).mode("append").save()
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineTarget:
-    """Timelines of a farm: the tag is the key, the value the member."""
-
-    url: str = field(repr=False)
-    farm: FarmPlan
-    score: str
-
-    @property
-    def kind(self) -> str:
-        """See BackfillTarget."""
-        return "timelines"
-
-    @property
-    def name(self) -> str:
-        """See BackfillTarget: the farm, without passwords."""
-        return safe_farm(self.farm.instances)
-
-    def facts(self) -> dict[str, Any]:
-        """See BackfillTarget."""
-        return {self.kind: self.name, "score": self.score}
-
-    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
-        """See BackfillTarget: the columns key, score and member."""
-        assert tag is not None
-        assert value is not None
-        score = _score(rows, self.score, timelines.ACCEPTED)
-        return rows.select(
-            _bytes(rows, tag).alias("key"),
-            score.alias("score"),
-            _bytes(rows, value).alias("member"),
-        )
-
-    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:  # noqa: ARG002
-        """See BackfillTarget: to insert again what was inserted changes nothing."""
-        given = {
-            "instances": self.farm.instances,
-            "maxSize": str(self.farm.max_size),
-            **({} if self.farm.keep is None else {"keep": str(self.farm.keep)}),
-        }
-        rows.write.format("headwater_timeline").options(**given).mode("append").save()
+        format = _FORMATS[self.kind]
+        options = dict(self.options)
+        if format not in _IDEMPOTENT:
+            options |= {"producer": producer, "sequence": str(sequence)}
+        rows.write.format(format).options(**options).mode("append").save()
 
 
 def _column(rows: DataFrame, name: str) -> Column:
-    return rows["`" + name.replace("`", "``") + "`"]
+    return rows[quoted(name)]
 
 
 def _score(rows: DataFrame, name: str, accepted: AcceptedColumns) -> Column:
@@ -211,6 +131,46 @@ def _bytes(rows: DataFrame, name: str) -> Column:
     elif not isinstance(kind, t.BinaryType):
         column = column.cast("string")
     return column.cast("binary")
+
+
+def backfill_target(
+    url: str | None,
+    named: Mapping[str, str | None],
+    columns: Mapping[str, str | None],
+    max_size: int | None,
+    keep: int | None,
+) -> BackfillTarget:
+    """Return where rows go; refuses arguments that mean nothing there."""
+    given = {kind: name for kind, name in named.items() if name is not None}
+    if "timelines" not in given and (max_size is not None or keep is not None):
+        raise InvalidInput("max_size and keep are for timelines; leave them out")
+    if len(given) != 1:
+        raise InvalidInput(f"name one place to write to: {', '.join(named)}")
+    ((kind, name),) = given.items()
+    tag, value, score = columns["tag"], columns["value"], columns["score"]
+    if kind == "timelines":
+        if tag is None or value is None or score is None:
+            raise InvalidInput(
+                "timelines have keys, scores and members; name the columns by tag, score and value"
+            )
+        size = DEFAULT_SIZE if max_size is None else max_size
+        plan = FarmPlan(absolute_farm(name), size, keep=keep)
+        plan.require()
+        options = {"instances": plan.instances, "maxSize": str(plan.max_size)}
+        options |= {} if keep is None else {"keep": str(keep)}
+        return BackfillTarget(kind, safe_farm(plan.instances), options, tag, value, score)
+    if kind in _DIRTY and (tag is None or value is not None):
+        raise InvalidInput(
+            "a dirty list has members, by the column that is the tag, and no values; "
+            "name a tag and leave the value out"
+        )
+    if kind not in _DIRTY and score is not None:
+        raise InvalidInput("a score is for members of an Ick, a channel or timelines; leave it out")
+    if kind == "queue" and tag is not None:
+        raise InvalidInput("a queue has no tags; leave it out, or put it into the value")
+    if kind not in _DIRTY:
+        check_name(name, kind)
+    return BackfillTarget(kind, name, {"url": absolute_url(url), kind: name}, tag, value, score)
 
 
 # ── Backfill journal ──────────────────────────────────────────────────────────────────────────────
@@ -378,142 +338,74 @@ def backfill(
     began = time.monotonic()
     check_name(name, "backfill")
     check_int(chunk_rows, "chunk_rows", 1, MAX_EXACT)
-    paths = [files] if isinstance(files, str) else list(files)
-    names = {"stream": stream, "topic": topic, "queue": queue, "ick": ick, "channel": channel}
-    names["timelines"] = timelines
-    farm = None if timelines is None else _farm(timelines, max_size, keep)
-    if farm is None and (max_size is not None or keep is not None):
-        raise InvalidInput("max_size and keep are for timelines; leave them out")
-    target = _target(absolute_url(url), names, farm, tag, value, score)
-    report = report or JobReport()
+    named = {"stream": stream, "topic": topic, "queue": queue, "ick": ick, "channel": channel}
     columns = {"tag": tag, "value": value, "score": score}
-    client(target.url)
-    if isinstance(target, TimelineTarget):
-        target.farm.require()
-    if db is not None and not paths and (table or query):
+    target = backfill_target(url, named | {"timelines": timelines}, columns, max_size, keep)
+    paths = [files] if isinstance(files, str) else list(files)
+    if (table is not None or query is not None) == bool(paths):
+        raise InvalidInput("name what to read: a table or a query of a database, or files")
+    if db is None and not paths:
+        raise InvalidInput("name the database of the table by db, as sqlite:///file")
+    if db is not None and not paths:
         # Before Spark is asked for anything, which may have to start first.
         _check_columns(key_and_columns(db, table, query, order_by)[1], columns)
+    hw = client(absolute_url(url))
+    report = report or JobReport()
+    job = f"backfill {name!r}"
     with translating_errors():
-        intake = _intake(spark, name, db, table, query, paths, format, schema, options, order_by)
+        intake: BackfillInput = (
+            FilesInput(spark, job, format, paths, order_by, schema, options or {})
+            if paths
+            else TableInput(spark, job, db or "", table, query, order_by)
+        )
         _check_columns(intake.columns(), columns)
-        journal = Journal(client(target.url), name)
-        facts = intake.facts() | target.facts() | {"tag": tag, "value": value}
+        journal = Journal(hw, name)
+        facts = intake.facts() | target.facts()
         plan = journal.read()
         if plan is None:
             with report.tasks(spark, f"cutting {intake.describe()} into chunks"):
                 plan = BackfillPlan(facts, intake.cut(chunk_rows))
             plan = plan if dry_run else journal.begin(plan)
         journal.check(plan, facts, now_ms=time.time() * 1000)
-        found = Backfilled(
+        to_do = [place for place in range(len(plan.chunks)) if place not in journal.done]
+        done = Backfilled(
             name=name,
             source=intake.describe(),
             target=f"{target.kind} {target.name!r}",
             journal=journal.stream.name,
             dry_run=dry_run,
             before=sum(plan.chunks[place].rows for place in journal.done),
+            rows=sum(plan.chunks[place].rows for place in to_do),
+            chunks=len(to_do),
         )
-        found = _run(found, plan, journal, intake, target, tag, value, report)
-    return replace(found, seconds=time.monotonic() - began)
+        if not dry_run:
+            with report.step(f"backfilling {done.target}", plan.rows) as step:
+                step.advance(done.before)
+                for place in to_do:
+                    _write_chunk(job, plan.chunks[place], place, journal, intake, target)
+                    step.advance(plan.chunks[place].rows)
+    return replace(done, seconds=time.monotonic() - began)
 
 
-def _run(
-    found: Backfilled,
-    plan: BackfillPlan,
+def _write_chunk(
+    job: str,
+    chunk: Chunk,
+    place: int,
     journal: Journal,
     intake: BackfillInput,
     target: BackfillTarget,
-    tag: str | None,
-    value: str | None,
-    report: JobReport,
-) -> Backfilled:
-    """Write the chunks that are not done, in order."""
-    to_do = [place for place in range(len(plan.chunks)) if place not in journal.done]
-    rows = sum(plan.chunks[place].rows for place in to_do)
-    if not found.dry_run:
-        with report.step(f"backfilling {found.target}", plan.rows) as step:
-            step.advance(found.before)
-            for place in to_do:
-                chunk = plan.chunks[place]
-                shaped = target.shape(intake.read(chunk), tag, value)
-                journal.begin_chunk(place)
-                try:
-                    with translating_errors():
-                        target.write(shaped, journal.producer, place + 1)
-                except ReusedSequence:
-                    # A part of a topic may have them, and another one not yet.
-                    why = f"rows of chunk {place + 1} arrived before, and are others by now"
-                    raise InputChanged(f"backfill {found.name!r}", why) from None
-                journal.end_chunk(place)
-                step.advance(chunk.rows)
-    return replace(found, rows=rows, chunks=len(to_do))
-
-
-def _farm(instances: str, max_size: int | None, keep: int | None) -> FarmPlan:
-    """Return the farm that is meant. Raises InvalidInput."""
-    size = DEFAULT_SIZE if max_size is None else max_size
-    plan = FarmPlan(absolute_farm(instances), size, keep=keep)
-    plan.open()
-    return plan
-
-
-def _target(
-    url: str,
-    names: Mapping[str, str | None],
-    farm: FarmPlan | None,
-    tag: str | None,
-    value: str | None,
-    score: str | None,
-) -> BackfillTarget:
-    """Return where rows go; refuses arguments that mean nothing there."""
-    given = {kind: name for kind, name in names.items() if name is not None}
-    if len(given) != 1:
-        raise InvalidInput(f"name one place to write to: {', '.join(names)}")
-    ((kind, name),) = given.items()
-    if farm is not None:
-        if tag is None or value is None or score is None:
-            raise InvalidInput(
-                "timelines have keys, scores and members; name the columns by tag, score and value"
-            )
-        return TimelineTarget(url, farm, score)
-    dirty = kind in ("ick", "channel")
-    if score is not None and not dirty:
-        raise InvalidInput("a score is for members of an Ick, a channel or timelines; leave it out")
-    if dirty:
-        if tag is None or value is not None:
-            raise InvalidInput(
-                "a dirty list has members, by the column that is the tag, and no values; "
-                "name a tag and leave the value out"
-            )
-        return DirtyTarget(url, kind, name, score)
-    if kind == "queue":
-        if tag is not None:
-            raise InvalidInput("a queue has no tags; leave it out, or put it into the value")
-        return QueueTarget(url, check_name(name, kind))
-    return LogTarget(url, kind, check_name(name, kind))
-
-
-def _intake(
-    spark: SparkSession,
-    name: str,
-    db: str | None,
-    table: str | None,
-    query: str | None,
-    paths: list[str],
-    kind: str,
-    schema: str | None,
-    options: Mapping[str, str] | None,
-    order_by: str | None,
-) -> BackfillInput:
-    """Return what is to be read."""
-    job = f"backfill {name!r}"
-    named = table is not None or query is not None
-    if named == bool(paths):
-        raise InvalidInput("name what to read: a table or a query of a database, or files")
-    if paths:
-        return FilesInput(spark, job, kind, paths, order_by, schema, options or {})
-    if db is None:
-        raise InvalidInput("name the database of the table by db, as sqlite:///file")
-    return TableInput(spark, job, db, table, query, order_by)
+) -> None:
+    """Write a chunk, between two entries of the journal."""
+    shaped = target.shape(intake.read(chunk))
+    journal.begin_chunk(place)
+    try:
+        with translating_errors():
+            target.write(shaped, journal.producer, place + 1)
+    except ReusedSequence:
+        # A part of a topic may have them, and another one not yet.
+        why = f"rows of chunk {place + 1} arrived before, and are others by now"
+        raise InputChanged(job, why) from None
+    journal.end_chunk(place)
 
 
 def _check_columns(names: list[str], wanted: Mapping[str, str | None]) -> None:

@@ -114,7 +114,7 @@ class TableInput:
         cut = {"lowerBound": chunk.low, "upperBound": chunk.high}
         frame = self._load(self._schema, **self._spread(cut)).where(within)
         # The parts of the table are in order of the key, and each is sorted: so is the whole.
-        return frame.sortWithinPartitions(F.col(_quoted(self._key)))
+        return frame.sortWithinPartitions(F.col(quoted(self._key)))
 
     def _load(self, schema: t.StructType | None = None, **options: str) -> DataFrame:
         named = {"table": self.table, "query": self.query}
@@ -207,7 +207,7 @@ class FilesInput:
         """See BackfillInput; without an order files are taken as they are, each whole."""
         frame = self._load(self.paths, self._found)
         if self.order_by is not None:
-            return cut_by_key(frame.select(_quoted(self.order_by)), self.order_by, rows)
+            return cut_by_key(frame.select(quoted(self.order_by)), self.order_by, rows)
         counted = frame.groupBy(F.col("_metadata.file_path").alias("path")).count().collect()
         chunks: list[Chunk] = []
         files: list[str] = []
@@ -228,7 +228,7 @@ class FilesInput:
         assert self.order_by is not None
         frame = self._load(self.paths, self._found)
         within = within_chunk(chunk, self.order_by, self._found[self.order_by].dataType)
-        return frame.where(within).orderBy(_quoted(self.order_by))
+        return frame.where(within).orderBy(quoted(self.order_by))
 
     def _load(self, paths: Sequence[str], schema: t.StructType | str | None) -> DataFrame:
         reader = self.spark.read.format(self.kind).options(**self.options)
@@ -262,7 +262,7 @@ class FilesInput:
 def cut_by_key(keys: DataFrame, key: str, rows: int) -> list[Chunk]:
     """Return chunks by key, cut so that equal keys stay together."""
     kind = keys.schema[key].dataType
-    column = F.col(_quoted(key))
+    column = F.col(quoted(key))
     total = keys.count()
     parts = -(-total // rows)
     if not parts:
@@ -288,7 +288,7 @@ def cut_by_key(keys: DataFrame, key: str, rows: int) -> list[Chunk]:
 
 def within_chunk(chunk: Chunk, key: str, kind: t.DataType) -> Column:
     """Return the condition that rows of a chunk fulfil."""
-    column = F.col(_quoted(key))
+    column = F.col(quoted(key))
     if chunk.high is None:
         # Nothing but nulls.
         return column.isNull()
@@ -329,5 +329,6 @@ def _may_exist(path: str) -> bool:
     return "://" in plain or any(sign in plain for sign in "*?[{") or Path(plain).exists()
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return the name of a column as Spark reads it, whatever signs it holds."""
     return "`" + name.replace("`", "``") + "`"
