@@ -78,6 +78,12 @@ def embedded_url(stores: Stores) -> str:
 
 
 @pytest.fixture
+def embedded(embedded_url: str) -> Iterator[headwater.Headwater]:
+    with headwater.connect(embedded_url) as hw:
+        yield hw
+
+
+@pytest.fixture
 def place(tmp_path: Path) -> str:
     """A directory for archives."""
     return str(tmp_path / "archive")
@@ -98,17 +104,16 @@ def make_stream(hw: headwater.Headwater, name: str) -> Callable[..., headwater.S
 
 @pytest.fixture
 def make_embedded_stream(
-    embedded_url: str, name: str
-) -> Iterator[Callable[[int], headwater.Stream]]:
+    embedded: headwater.Headwater, name: str
+) -> Callable[[int], headwater.Stream]:
     """Write a stream of the embedded store; see tests.support.entries."""
-    with headwater.connect(embedded_url) as hw:
 
-        def make(count: int) -> headwater.Stream:
-            stream = hw.stream(name)
-            stream.write_many(entries(count))
-            return stream
+    def make(count: int) -> headwater.Stream:
+        stream = embedded.stream(name)
+        stream.write_many(entries(count))
+        return stream
 
-        yield make
+    return make
 
 
 @pytest.fixture

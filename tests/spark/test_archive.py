@@ -7,7 +7,7 @@ tests.spark.test_archive_job has Spark run them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,12 @@ from tests.support.spark.archiving import (
     stream_of_3000,
     stream_reader,
 )
+from tests.support.spark.queries import finish, following
 
 
 @pytest.fixture
-def hw(embedded_url: str) -> Iterator[Headwater]:
-    with headwater.connect(embedded_url) as hw:
-        yield hw
+def hw(embedded: Headwater) -> Headwater:
+    return embedded
 
 
 @pytest.fixture
@@ -347,18 +347,9 @@ def test_a_streaming_query_goes_from_the_archive_into_the_log(
     spark: SparkSession, embedded_url: str, old: Stream, place: str, tmp_path: Path
 ) -> None:
     def all_there_is() -> list[int]:
-        query = (
-            spark.readStream.format("headwater")
-            .options(url=embedded_url, stream=old.name, archive=place, maxOffsetsPerTrigger="3000")
-            .load()
-            .select("offset")
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "out"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        given = {"archive": place, "maxOffsetsPerTrigger": "3000"}
+        rows = following(spark, embedded_url, old.name, **given).select("offset")
+        finish(rows, "parquet", tmp_path / "checkpoint", path=tmp_path / "out")
         return sorted(row.offset for row in spark.read.parquet(str(tmp_path / "out")).collect())
 
     archive(spark, old.name, to=place, url=embedded_url, evict=True)

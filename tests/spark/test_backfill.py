@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -44,9 +44,8 @@ def fill(spark: SparkSession, embedded_url: str, name: str) -> Fill:
 
 
 @pytest.fixture
-def hw(embedded_url: str) -> Iterator[headwater.Headwater]:
-    with headwater.connect(embedded_url) as hw:
-        yield hw
+def hw(embedded: headwater.Headwater) -> headwater.Headwater:
+    return embedded
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from headwater.timeline import Farm
 from tests.support.entries import entries
 from tests.support.servers import Server
 from tests.support.spark.plans import plan_of
+from tests.support.spark.queries import finish
 from tests.support.spark.tables import small_table
 from tests.support.spark.times import write_at
 
@@ -345,15 +346,8 @@ def test_a_query_with_a_name_writes_to_each_sink(
     lines: DataFrame, places: dict[str, Place], kind: str, tmp_path: Path
 ) -> None:
     place = places[kind]
-    query = (
-        lines.selectExpr(*place.row.split(", "))
-        .writeStream.format(place.sink)
-        .options(checkpointLocation=str(tmp_path / "checkpoint"), **place.options)
-        .queryName(f"words_{kind}")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    rows, options = lines.selectExpr(*place.row.split(", ")), {"queryName": f"words_{kind}"}
+    query = finish(rows, place.sink, tmp_path / "checkpoint", **options, **place.options)
     assert query.exception() is None
     assert [progress["numInputRows"] for progress in query.recentProgress] == [1]
 

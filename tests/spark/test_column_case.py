@@ -32,6 +32,7 @@ from headwater.timeline import Farm
 from tests.support.entries import entries
 from tests.support.servers import Server
 from tests.support.spark.archiving import run_archiver
+from tests.support.spark.queries import finish, following
 
 EXACT = "spark.sql.caseSensitive"
 
@@ -59,9 +60,8 @@ KINDS = ("stream", "topic", "values", "queue", "channel", "timeline", "table")
 
 
 @pytest.fixture
-def hw(embedded_url: str) -> Iterator[Headwater]:
-    with headwater.connect(embedded_url) as hw:
-        yield hw
+def hw(embedded: Headwater) -> Headwater:
+    return embedded
 
 
 @pytest.fixture(params=KINDS)
@@ -152,16 +152,9 @@ def test_a_streaming_query_may_use_any_case(
     rows.write.json(str(tmp_path / "rows"))
 
     def run(checkpoint: str) -> None:
-        query = (
-            spark.readStream.schema(rows.schema)
-            .json(str(tmp_path / "rows"))
-            .writeStream.format(place.format)
-            .options(**place.options, checkpointLocation=str(tmp_path / checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
+        again = spark.readStream.schema(rows.schema).json(str(tmp_path / "rows"))
         with translating_errors():
-            query.awaitTermination()
+            finish(again, place.format, tmp_path / checkpoint, **place.options)
 
     run("any case")
     assert place.found() == place.expected
@@ -319,16 +312,8 @@ def test_a_table_and_a_query_decode_and_encode(
         assert spark.sql("SELECT rider.name FROM decoded WHERE id = 5").collect() == [('ü"\n5',)]
     finally:
         spark.sql("DROP TABLE decoded")
-    query = (
-        spark.readStream.format("headwater")
-        .options(**options)
-        .load()
-        .writeStream.format("headwater")
-        .options(url=url, stream=name, schema=DDL, checkpointLocation=str(tmp_path))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    into = {"url": url, "stream": name, "schema": DDL}
+    finish(following(spark, **options), "headwater", tmp_path, **into)
     again = spark.read.format("headwater").options(**{**options, "stream": name}).load()
     was = spark.read.format("headwater").options(**options).load()
     assert again.drop("stream").exceptAll(was.drop("stream")).count() == 0
@@ -456,11 +441,8 @@ def test_a_streaming_query_has_headers(
     spark: SparkSession, embedded_url: str, stream: Stream, expected: Given, tmp_path: Path
 ) -> None:
     options = {"url": embedded_url, "stream": stream.name, "includeHeaders": "true"}
-    rows = spark.readStream.format("headwater").options(**options).load()
     place = str(tmp_path / "rows")
-    rows.writeStream.format("parquet").option("path", place).option(
-        "checkpointLocation", str(tmp_path / "checkpoint")
-    ).trigger(availableNow=True).start().awaitTermination()
+    finish(following(spark, **options), "parquet", tmp_path / "checkpoint", path=place)
     assert maps(spark.read.parquet(place).collect()) == expected
 
 

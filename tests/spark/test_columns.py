@@ -38,8 +38,9 @@ from headwater.spark.log.stream_reader import HELD_BYTES, HELD_OFFSETS, HeldRows
 from headwater.spark.queries.notes import all_notes
 from tests.support.entries import entries
 from tests.support.servers import Server, until
-from tests.support.spark.dying_sinks import Death, log_sink_that_dies
+from tests.support.spark.dying_sinks import LOG_STEPS, PUBLISHED, Death, sink_that_dies
 from tests.support.spark.plans import last_plan, plan_of, without_our_rule
+from tests.support.spark.queries import finish, following
 
 Source = Callable[..., DataFrameReader]
 
@@ -307,10 +308,7 @@ class Micro:
 
     def __init__(self, frame: DataFrame, folder: Path, mode: str = "append") -> None:
         name = f"micro_{folder.name}".replace("-", "_")
-        writer = frame.writeStream.format("memory").queryName(name).outputMode(mode)
-        writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-        query: Any = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
+        query: Any = finish(frame, "memory", folder / "checkpoint", mode, queryName=name)
         self.rows = rows_of(frame.sparkSession.table(name))
         self.read = [one["numInputRows"] for one in query.recentProgress]
         self.plan = str(query._jsq.explainInternal(False))
@@ -325,8 +323,8 @@ def streaming(spark: SparkSession, store_url: str) -> Callable[[Stream], DataFra
     """Begin a streaming read in micro-batches that cut nodes."""
 
     def streaming(stream: Stream) -> DataFrame:
-        reader = spark.readStream.format("headwater").option("maxOffsetsPerTrigger", 2500)
-        return reader.options(url=store_url, stream=stream.name, minPartitions="2").load()
+        limits = {"maxOffsetsPerTrigger": 2500, "minPartitions": 2}
+        return following(spark, store_url, stream.name, **limits)
 
     return streaming
 
@@ -408,9 +406,8 @@ MARKS = b"\xffheadwater:held\xff \xffheadwater:counted\xff"
 
 
 @pytest.fixture
-def hw(embedded_url: str) -> Iterator[Headwater]:
-    with headwater.connect(embedded_url) as hw:
-        yield hw
+def hw(embedded: Headwater) -> Headwater:
+    return embedded
 
 
 def reader_of(url: str, name: str) -> StreamReader:
@@ -523,9 +520,7 @@ def test_a_query_is_noted_although_no_task_does(
 ) -> None:
     hw.stream(name).write_many(entries(3))
     query = (
-        spark.readStream.format("headwater")
-        .options(url=embedded_url, stream=name)
-        .load()
+        following(spark, embedded_url, name)
         .writeStream.format("noop")
         .queryName("small ones")
         .option("checkpointLocation", str(tmp_path))
@@ -567,7 +562,7 @@ KINDS = {
 }
 # All steps in ``make test-long``; each takes a query that dies and another that goes on.
 LONG = "HEADWATER_LONG" in os.environ
-STEPS = ("writing", "staged", "begun", "published") if LONG else ("writing", "begun")
+STEPS = LOG_STEPS if LONG else ("writing", PUBLISHED)
 # Settings of a session that change how rows get to Python, or are read before that.
 SETTINGS = {
     "many": {
@@ -595,12 +590,6 @@ REFUSED = [
 ]
 
 
-@pytest.fixture
-def store(embedded_url: str) -> Iterator[Headwater]:
-    with headwater.connect(embedded_url) as hw:
-        yield hw
-
-
 def write(rows: DataFrame, url: str, stream: str, **options: str) -> str:
     """Write rows to a stream; returns the plan of that."""
     writer = rows.write.format("headwater").mode("append")
@@ -616,13 +605,13 @@ def messages(stream: Stream, times: bool) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_rows_are_the_same_messages(
-    spark: SparkSession, embedded_url: str, store: Headwater, name: str, kind: str
+    spark: SparkSession, embedded_url: str, embedded: Headwater, name: str, kind: str
 ) -> None:
     count, columns = KINDS[kind]
     # Of five tasks some have few rows, or none.
     rows = spark.range(0, count, 1, 4).where("id % 2 = 0 OR id < 1500").selectExpr(*columns)
     rows = rows.union(rows.limit(0)) if count else rows
-    stream = store.stream(name)
+    stream = embedded.stream(name)
     assert PACKED in write(rows, embedded_url, name)
     info = stream.info()
     ours = messages(stream, "time" in rows.columns)
@@ -636,12 +625,12 @@ def test_packed_rows_are_the_same_messages(
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_settings_of_a_session_change_no_message(
-    spark: SparkSession, embedded_url: str, store: Headwater, name: str, settings: str
+    spark: SparkSession, embedded_url: str, embedded: Headwater, name: str, settings: str
 ) -> None:
     rows = spark.range(0, 2600, 1, 2).selectExpr(
         "timestamp_micros(1790000000123456 + id) AS time", "concat('v', id) AS value", "'t' AS tag"
     )
-    stream = store.stream(name)
+    stream = embedded.stream(name)
     write(rows, embedded_url, name)
     usual = messages(stream, times=True)
     nulls = rows.selectExpr("value", "IF(value = 'v7', NULL, tag) AS tag")
@@ -663,11 +652,11 @@ def test_rows_of_our_own_source_are_packed_as_they_are(
     spark: SparkSession,
     embedded_url: str,
     make_embedded_stream: Callable[[int], Stream],
-    store: Headwater,
+    embedded: Headwater,
 ) -> None:
     source = make_embedded_stream(2300)
     rows = spark.read.format("headwater").options(url=embedded_url, stream=source.name).load()
-    copied = store.stream(f"{source.name}-copied")
+    copied = embedded.stream(f"{source.name}-copied")
     assert PACKED in write(rows, embedded_url, copied.name)
     assert messages(copied, times=True) == messages(source, times=True)
 
@@ -679,14 +668,14 @@ def test_rows_of_our_own_source_are_packed_as_they_are(
 def test_what_python_has_to_look_at_goes_to_python_as_rows(
     spark: SparkSession,
     embedded_url: str,
-    store: Headwater,
+    embedded: Headwater,
     name: str,
     columns: list[str],
     options: dict[str, str],
 ) -> None:
     rows = spark.range(3).selectExpr(*columns)
     assert PACKED not in write(rows, embedded_url, name, **options)
-    assert len(messages(store.stream(name), times=False)) == 3
+    assert len(messages(embedded.stream(name), times=False)) == 3
 
 
 def refusal(rows: DataFrame, url: str, stream: str) -> str:
@@ -697,14 +686,14 @@ def refusal(rows: DataFrame, url: str, stream: str) -> str:
 
 @pytest.mark.parametrize("query", REFUSED)
 def test_a_row_that_the_log_does_not_take_has_the_same_error(
-    spark: SparkSession, embedded_url: str, store: Headwater, name: str, query: str
+    spark: SparkSession, embedded_url: str, embedded: Headwater, name: str, query: str
 ) -> None:
     rows = spark.sql(f"{query} FROM range(0, 4000, 1, 2)")
     told = refusal(rows, embedded_url, name)
     with without_our_rule(spark):
         assert told == refusal(rows, embedded_url, name)
-    assert not store.stream(name).info().exists
-    left = store.store.command("KEYS", f"hw:s:{{{name}*:staged:*")
+    assert not embedded.stream(name).info().exists
+    left = embedded.store.command("KEYS", f"hw:s:{{{name}*:staged:*")
     assert not any(left), "what the tasks staged is dropped"
 
 
@@ -713,29 +702,20 @@ def test_a_query_that_sends_nodes_may_die_at_any_step(
     spark: SparkSession,
     embedded_url: str,
     make_embedded_stream: Callable[[int], Stream],
-    store: Headwater,
+    embedded: Headwater,
     tmp_path: Path,
 ) -> None:
     source = make_embedded_stream(1)
-    copied = store.stream(f"{source.name}-copied")
+    copied = embedded.stream(f"{source.name}-copied")
     # A session of its own, in which the format itself is the one that dies.
     fresh = spark.newSession()
     register(fresh)
 
     def run(step: str) -> None:
-        fresh.dataSource.register(
-            log_sink_that_dies(Death(step, str(tmp_path / step)), "headwater")
-        )
-        rows = fresh.readStream.format("headwater").options(url=embedded_url, stream=source.name)
-        query = (
-            rows.load()
-            .select("tag", "value")
-            .writeStream.format("headwater")
-            .options(url=embedded_url, stream=copied.name, checkpointLocation=str(tmp_path / "c"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(240)
+        fresh.dataSource.register(sink_that_dies("nodes", Death(step, str(tmp_path / step))))
+        rows = following(fresh, embedded_url, source.name).select("tag", "value")
+        to = {"url": embedded_url, "stream": copied.name}
+        finish(rows, "headwater", tmp_path / "c", **to)
 
     for step in STEPS:
         source.write_many([(f"t{n % 7}", f"{step} {n}".encode()) for n in range(1500)])

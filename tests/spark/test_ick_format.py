@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +20,11 @@ from headwater.spark.engine.failures import translated
 from headwater.spark.icks import IckSource, by_time
 from headwater.spark.jobs.backfill import backfill
 from tests.support import commands
+from tests.support.spark.dying_sinks import FORMATS, Death, sink_that_dies
+from tests.support.spark.queries import finish, following
 from tests.support.spark.tables import small_table
 
 PAIRS = StructType([StructField("member", StringType()), StructField("score", DoubleType())])
-
-
-@pytest.fixture
-def embedded(embedded_url: str) -> Iterator[Headwater]:
-    with headwater.connect(embedded_url) as hw:
-        yield hw
 
 
 def save(rows: DataFrame, url: str, **options: object) -> None:
@@ -105,7 +98,7 @@ def test_of_several_rows_of_a_member_the_lowest_counts_and_times_are_not_cut_sho
 def test_a_query_whose_worker_dies_makes_everything_dirty(
     spark: SparkSession, embedded_url: str, embedded: Headwater, name: str, tmp_path: Path
 ) -> None:
-    spark.dataSource.register(ick_sink_that_dies(str(tmp_path / "died")))
+    spark.dataSource.register(sink_that_dies("ick", Death("written", str(tmp_path / "died"))))
     embedded.stream(name).write_many([(f"m{n}", b"") for n in range(300)])
     for count in (300, 500):
         run_query(spark, embedded_url, name, tmp_path)
@@ -116,41 +109,9 @@ def test_a_query_whose_worker_dies_makes_everything_dirty(
 
 
 def run_query(spark: SparkSession, url: str, name: str, place: Path) -> None:
-    rows = spark.readStream.format("headwater").options(url=url, stream=name).load()
     number = f.regexp_extract("tag", "m(.*)", 1).cast("double") + 1
-    query = (
-        rows.select(f.col("tag").alias("member"), number.alias("score"))
-        .writeStream.format("headwater_ick_dying")
-        .options(url=url, channel=name, checkpointLocation=str(place / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(240)
-
-
-def ick_sink_that_dies(marker: str) -> type[IckSource]:
-    """Return a format whose first task dies when it has added some of its rows."""
-
-    class Dying(IckSource):
-        @classmethod
-        def name(cls) -> str:
-            return "headwater_ick_dying"
-
-        def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
-            writer = super().streamWriter(schema, overwrite)
-            write: Callable[[Any], Any] = writer.write
-
-            def dying(iterator: Iterator[pa.RecordBatch]) -> Any:
-                done = write(iterator)
-                if not Path(marker).exists():
-                    Path(marker).touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return done
-
-            writer.write = dying  # type: ignore[method-assign]
-            return writer
-
-    return Dying
+    rows = following(spark, url, name).select(f.col("tag").alias("member"), number.alias("score"))
+    finish(rows, FORMATS["ick"], place / "checkpoint", url=url, channel=name)
 
 
 # ── What is refused ──────────────────────────────────────────────────────────────────────────

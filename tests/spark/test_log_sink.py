@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -13,26 +13,23 @@ import sqlalchemy as sa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType
 
 import headwater
 from headwater import CheckpointWentBack, Headwater, InvalidInput, Stream, Topic
 from headwater.log.topics import partition_of
-from headwater.spark import queues as queue_sink
+from headwater.spark.engine import writes
+from headwater.spark.engine.columns import arrow_type, to_batch
 from headwater.spark.engine.failures import translated
-from headwater.spark.log import sink as log_sink
+from headwater.spark.engine.formats import WriteFormat
 from headwater.spark.log import staging
-from headwater.spark.log.sink import LogStreamWriter
 from headwater.spark.log.source import HeadwaterSource
-from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
-from headwater.spark.queries.notes import NotedQuery
-from headwater.spark.queues import QueueAddress, QueueStreamWriter
-from headwater.spark.sql_sink import source as sql_sink
-from headwater.spark.sql_sink.source import SqlStreamWriter
+from headwater.spark.queues import QueueSource
+from headwater.spark.sql_sink.source import SqlSink
+from tests.support.spark.queries import finish, following
 from tests.support.spark.queues import intakes, popped
-from tests.support.spark.sql_sinks import Table
+from tests.support.spark.sql_sinks import RIDES, Table
 from tests.support.stores import Stores
 
 
@@ -290,22 +287,11 @@ class Copy:
     def __init__(self, spark: SparkSession, url: str, place: Path, source: str) -> None:
         self._spark, self._url, self._place, self._source = spark, url, place, source
 
-    def run(self, most: int = 1000, **target: object) -> None:
+    def run(self, most: int = 1000, **target: Any) -> None:
         """Bring over all that is there now."""
-        rows = (
-            self._spark.readStream.format("headwater")
-            .options(url=self._url, stream=self._source, columns="tag,value")
-            .option("maxOffsetsPerTrigger", most)
-            .load()
-        )
-        query = (
-            rows.writeStream.format("headwater")
-            .options(url=self._url, checkpointLocation=str(self._place))
-            .options(**{key: str(value) for key, value in target.items()})
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(240)
+        limits = {"columns": "tag,value", "maxOffsetsPerTrigger": most}
+        rows = following(self._spark, self._url, self._source, **limits)
+        finish(rows, "headwater", self._place, url=self._url, **target)
 
 
 @pytest.fixture
@@ -384,76 +370,14 @@ def test_in_a_query_producer_and_sequence_mean_nothing(
 CURE = "start the query with a new checkpointLocation, and with startingOffsets"
 
 
-class Target(Protocol):
-    """What a streaming query writes to, and what has come there."""
+class Target(NamedTuple):
+    """What a streaming query writes to, how rows come, and what has come there."""
 
-    def writer(self) -> DataSourceStreamArrowWriter:
-        """Return what writes an epoch."""
-
-    def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
-        """Return rows."""
-
-    def rows(self) -> list[int]:
-        """Return what has come, sorted."""
-
-
-class LogTarget:
-    def __init__(self, hw: Headwater, url: str, name: str, checkpoint: str, partitions: int):
-        self.hw, self.name, self.partitions = hw, name, partitions
-        if partitions:
-            hw.topic(name, partitions)
-        target = StreamOrTopic(url, name, bool(partitions))
-        self.sink, self.about = LogSink(target, partitions), NotedQuery(checkpoint=checkpoint)
-
-    def writer(self) -> DataSourceStreamArrowWriter:
-        return LogStreamWriter(self.sink, about=self.about)
-
-    def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
-        tags, values = [f"t{n % 7}" for n in numbers], [b"%d" % n for n in numbers]
-        return pa.record_batch({"tag": tags, "value": values})
-
-    def rows(self) -> list[int]:
-        names = [self.sink.stream_of(place) for place in range(self.partitions or 1)]
-        found = [m for name in names for m in self.hw.stream(name).read(1, 10_000)]
-        return sorted(int(m.value) for m in found if m)
-
-
-class QueueTarget:
-    def __init__(self, hw: Headwater, url: str, name: str, checkpoint: str) -> None:
-        self.queue, self.seen = hw.queue(name), list[int]()
-        self.address, self.about = QueueAddress(url, name), NotedQuery(checkpoint=checkpoint)
-
-    def writer(self) -> DataSourceStreamArrowWriter:
-        return QueueStreamWriter(self.address, self.about)
-
-    def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
-        return pa.record_batch({"value": [b"%d" % n for n in numbers]})
-
-    def rows(self) -> list[int]:
-        self.seen += popped(self.queue)
-        return sorted(self.seen)
-
-
-class SqlTarget:
-    def __init__(self, table: Table, checkpoint: str) -> None:
-        self.table, self.checkpoint = table, checkpoint
-
-    def writer(self) -> DataSourceStreamArrowWriter:
-        options: dict[str, Any] = {"mode": "add", "checkpointLocation": self.checkpoint}
-        return SqlStreamWriter(self.table.plan(streaming=True, **options))
-
-    def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
-        rides = [f"r{n}" for n in numbers]
-        return pa.record_batch({"ride": rides, "distance": pa.array(numbers, pa.int64())})
-
-    def rows(self) -> list[int]:
-        return [int(distance) for _, distance in sorted(self.table.rows(), key=lambda row: row[1])]
-
-
-@pytest.fixture
-def embedded(embedded_url: str) -> Iterator[Headwater]:
-    with headwater.connect(embedded_url) as hw:
-        yield hw
+    source: WriteFormat
+    schema: StructType
+    row: Callable[[int], tuple[Any, ...]]
+    # Returns what has come, sorted.
+    rows: Callable[[], list[int]]
 
 
 @pytest.fixture
@@ -471,35 +395,50 @@ def target(
     checkpoint: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Target]:
-    for module in (log_sink, queue_sink, sql_sink):
-        monkeypatch.setattr(module, "query_of_task", lambda: "spark-query")
-    kind, place = request.param, str(checkpoint)
-    if kind == "queue":
-        yield QueueTarget(embedded, embedded_url, name, place)
+    monkeypatch.setattr(writes, "query_of_task", lambda: "spark-query")
+    kind, given = request.param, {"checkpointLocation": str(checkpoint)}
+    if kind in ("stream", "topic", "queue"):
+        names = ["value"] if kind == "queue" else ["value", "tag"]
+        schema = StructType([StructField(one, StringType()) for one in names])
+        given |= {"url": embedded_url, kind: name}
+        form = QueueSource if kind == "queue" else HeadwaterSource
+        popped_before: list[int] = []
+
+        def come() -> list[int]:
+            if kind == "queue":
+                popped_before.extend(popped(embedded.queue(name)))
+                return sorted(popped_before)
+            streams = [name] if kind == "stream" else [f"{name}/{place}" for place in range(3)]
+            messages = [m for one in streams for m in embedded.stream(one).read(1, 10_000)]
+            return sorted(int(m.value) for m in messages if m)
+
+        if kind == "topic":
+            embedded.topic(name, 3)
+        yield Target(form(given), schema, lambda n: (str(n), f"t{n % 7}")[: len(names)], come)
         for intake in intakes(embedded, name):
             embedded.stream(intake).delete()
-    elif kind in ("stream", "topic"):
-        yield LogTarget(embedded, embedded_url, name, place, 3 * (kind == "topic"))
-    elif kind == "sqlite":
-        yield from sql_target(f"sqlite:///{checkpoint.parent / 'app.db'}", place)
-    else:
-        server = request.getfixturevalue("postgres")
-        url = server.database()
-        yield from sql_target(url, place)
-        server.drop(url)
-
-
-def sql_target(url: str, checkpoint: str) -> Iterator[Target]:
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
-    table = Table(url, engine)
+        return
+    server = request.getfixturevalue("postgres") if kind == "postgres" else None
+    url = server.database() if server else f"sqlite:///{checkpoint.parent / 'app.db'}"
+    table = Table(url, sa.create_engine(url, poolclass=sa.NullPool))
     table.make("CREATE TABLE totals (ride varchar(20) PRIMARY KEY, distance bigint)")
-    yield SqlTarget(table, checkpoint)
+    source = SqlSink(given | {"url": url, "table": "totals", "mode": "add"})
+    numbers = "SELECT distance FROM totals ORDER BY 1"
+    yield Target(
+        source, RIDES, lambda n: (f"r{n}", n), lambda: [int(n) for (n,) in table.rows(numbers)]
+    )
+    if server:
+        server.drop(url)
 
 
 def bring(target: Target, epoch: int, *tasks: Sequence[int]) -> None:
     """Do what Spark does with an epoch: its tasks, the commit, and an abort if that fails."""
-    writer = target.writer()
-    messages = [writer.write(iter([target.batch(numbers)])) for numbers in tasks]
+    writer: Any = target.source.streamWriter(target.schema, overwrite=False)
+    columns = [(field.name, arrow_type(field.dataType)) for field in target.schema.fields]
+    messages = []
+    for numbers in tasks:
+        rows = zip(*map(target.row, numbers), strict=True)
+        messages.append(writer.write(iter([to_batch(rows, pa.schema(columns))])))
     try:
         writer.commit([*messages], epoch)
     except CheckpointWentBack:

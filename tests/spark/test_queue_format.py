@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,26 +15,22 @@ from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, 
 
 import headwater
 from headwater import Headwater, InvalidInput, UnknownQueue
-from headwater.spark import queues
 from headwater.spark import queues as queue_intake
+from headwater.spark.engine import writes
 from headwater.spark.engine.failures import translated
+from headwater.spark.engine.writes import BatchWriter, QueryWriter
 from headwater.spark.jobs.backfill import backfill
 from headwater.spark.queries.status import query_statuses
-from headwater.spark.queues import QueueAddress, QueueSource, QueueStreamWriter, QueueWriter
+from headwater.spark.queues import QueueAddress, QueueSource, QueueWrite
 from headwater.store.store import Store
 from tests.support.servers import Server, until
-from tests.support.spark.dying_queue import FORMAT, STEPS_OF_A_COMMIT, queue_sink_that_dies
+from tests.support.spark.dying_sinks import FORMATS, PUBLISHED, Death, sink_that_dies
+from tests.support.spark.queries import finish, following
 from tests.support.spark.queues import intakes, look, numbers, popped, save
 from tests.support.spark.tables import small_table
 from tests.support.watch import meanwhile
 
 VALUE = StructType([StructField("value", StringType())])
-
-
-@pytest.fixture
-def embedded(embedded_url: str) -> Iterator[Headwater]:
-    with headwater.connect(embedded_url) as hw:
-        yield hw
 
 
 # ── Writing and looking ──────────────────────────────────────────────────────────────────────
@@ -212,21 +207,29 @@ def test_a_backfill_fills_a_queue_once(
         embedded.stream(intake).delete()
 
 
+# After which call of its kind a commit of 300 rows dies, and how many rows are pushed by then when
+# 300 were before: the second push of the one that goes on is the third of the epoch.
+STEPS_OF_A_COMMIT = {
+    PUBLISHED: 300,
+    "hw_queue_push 1": 400,
+    "hw_queue_push 2": 600,
+    "committed": 600,
+}
+
+
 # ── Each row is pushed into a queue once, whoever dies in between ────────────────────────────────
 
 
 def run_query(
-    spark: SparkSession, url: str, stream: str, queue: str, place: Path, form: str = FORMAT
+    spark: SparkSession,
+    url: str,
+    stream: str,
+    queue: str,
+    place: Path,
+    form: str = FORMATS["queue"],
 ) -> None:
-    rows = spark.readStream.format("headwater").options(url=url, stream=stream).load()
-    query = (
-        rows.select("value")
-        .writeStream.format(form)
-        .options(url=url, queue=queue, checkpointLocation=str(place / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(240)
+    rows = following(spark, url, stream).select("value")
+    finish(rows, form, place / "checkpoint", url=url, queue=queue)
 
 
 def test_a_query_that_fills_a_queue_is_known_with_what_it_has_staged(
@@ -255,11 +258,11 @@ def test_a_query_may_die_at_any_step(
 
     def die_at(step: str) -> None:
         marker = tmp_path / step.replace(" ", "-")
-        spark.dataSource.register(queue_sink_that_dies(step, str(marker)))
+        spark.dataSource.register(sink_that_dies("queue", Death(step, str(marker))))
         # A worker's task is tried again; a commit that fails ends the query.
         outcome = contextlib.nullcontext() if step == "writing" else pytest.raises(PySparkException)
         with outcome:
-            run_query(spark, embedded_url, name, name, tmp_path)
+            run_query(spark, embedded_url, name, name, tmp_path, FORMATS["queue"])
         assert marker.exists(), f"{step} was not reached"
 
     stream.write_many([("", b"%d" % n) for n in range(300)])
@@ -270,7 +273,7 @@ def test_a_query_may_die_at_any_step(
         die_at(step)
         assert queue.stats().pushed == pushed, step
     stream.write_many([("", b"%d" % n) for n in range(600, 610)])
-    run_query(spark, embedded_url, name, name, tmp_path)
+    run_query(spark, embedded_url, name, name, tmp_path, FORMATS["queue"])
     assert popped(queue) == list(range(610))
     for intake in intakes(embedded, name):
         assert embedded.stream(intake).delete()
@@ -291,8 +294,8 @@ def test_a_commit_may_end_between_any_two_calls_and_be_repeated_with_other_attem
     embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_intake, "PUSH_ROWS", 7)
-    monkeypatch.setattr(queues, "query_of_task", lambda: "spark-query")
-    writer, queue = QueueStreamWriter(QueueAddress(embedded_url, name)), embedded.queue(name)
+    monkeypatch.setattr(writes, "query_of_task", lambda: "spark-query")
+    writer, queue = QueryWriter(QueueWrite(QueueAddress(embedded_url, name))), embedded.queue(name)
     epoch = calls = 0
     finished = False
     while not finished:
@@ -325,7 +328,8 @@ def test_what_a_commit_has_left_comes_with_the_next_one(
 ) -> None:
     monkeypatch.setattr(queue_intake, "PUSH_ROWS", 7)
     writers = [
-        QueueWriter(QueueAddress(embedded_url, name), ("p", sequence)) for sequence in (1, 2)
+        BatchWriter(QueueWrite(QueueAddress(embedded_url, name)), ("p", sequence))
+        for sequence in (1, 2)
     ]
     first = [writers[0].write(iter(batches(range(40), 1)))]
     push_many, left = headwater.Queue.push_many, iter(range(3))
@@ -354,7 +358,8 @@ def test_a_driver_that_is_not_as_dead_as_was_thought_pushes_nothing_twice(
 ) -> None:
     monkeypatch.setattr(queue_intake, "PUSH_ROWS", 7)
     writers = [
-        QueueWriter(QueueAddress(embedded_url, name), ("p", sequence)) for sequence in (1, 2)
+        BatchWriter(QueueWrite(QueueAddress(embedded_url, name)), ("p", sequence))
+        for sequence in (1, 2)
     ]
     first, second = (
         [writer.write(iter(batches(rows, 1)))]
@@ -397,7 +402,7 @@ def test_a_store_may_die_in_the_middle_of_a_commit(
                 server.kill()
                 server.restart()
 
-        writer = QueueWriter(QueueAddress(server.url, name), None)
+        writer = BatchWriter(QueueWrite(QueueAddress(server.url, name)))
         with meanwhile(kill_twice):
             writer.commit([writer.write(iter([batch])) for batch in batches(range(1, 4001), 2)])
         assert sorted(popped(queue)) == list(range(4001))
@@ -406,11 +411,11 @@ def test_a_store_may_die_in_the_middle_of_a_commit(
 def test_of_two_attempts_one_counts_and_a_failed_write_leaves_nothing(
     embedded_url: str, embedded: Headwater, name: str
 ) -> None:
-    writer = QueueWriter(QueueAddress(embedded_url, name), None)
+    writer = BatchWriter(QueueWrite(QueueAddress(embedded_url, name)))
     attempts = [writer.write(iter(batches(range(10), 1))) for _ in range(2)]
     writer.commit([attempts[1]])
     assert popped(embedded.queue(name)) == list(range(10))
-    writer = QueueWriter(QueueAddress(embedded_url, name), None)
+    writer = BatchWriter(QueueWrite(QueueAddress(embedded_url, name)))
     writer.abort([writer.write(iter(batches(range(10), 1))), None])
     assert embedded.queue(name).pop() == []
     assert intakes(embedded, name) == []

@@ -20,24 +20,24 @@ import pytest
 import sqlalchemy as sa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import types as t
 
 import headwater
-from headwater.spark.log.sink import LogWriter
+from headwater.spark.engine.writes import BatchWriter
+from headwater.spark.log.sink import LogWrite
 from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
-from headwater.spark.sql_sink.source import SqlWriter, plan_write
+from headwater.spark.sql_sink.source import SqlSink
 from tests.support.postgres import Postgres, postgres_folder
 from tests.support.servers import Server, until
 from tests.support.spark.dying_sinks import (
     LOG_STEPS,
+    PUBLISHED,
     SQL_STEPS,
     Death,
-    log_sink_that_dies,
     run_query,
     sink_that_dies,
-    sql_sink_that_dies,
 )
+from tests.support.spark.sql_sinks import RIDES
 from tests.support.stores import Stores
 from tests.support.watch import meanwhile
 
@@ -121,11 +121,10 @@ def pipeline(stores: Stores, database_url: str, tmp_path: Path, name: str) -> It
 def die_at_every_step(
     spark: SparkSession, pipeline: Pipeline, sink: str, steps: list[str], place: Path
 ) -> None:
-    make = log_sink_that_dies if sink == "log" else sql_sink_that_dies
     for step in steps:
         pipeline.feed(1500)
         marker = place / f"{sink}-{step}"
-        spark.dataSource.register(make(Death(step, str(marker))))
+        spark.dataSource.register(sink_that_dies(sink, Death(step, str(marker))))
         # A worker's task is tried again; a commit that fails ends the query.
         outcome = contextlib.nullcontext() if step == "writing" else pytest.raises(PySparkException)
         with outcome:
@@ -143,7 +142,7 @@ def die_at_every_step(
 def test_a_log_sink_may_die_at_any_step(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    steps = LOG_STEPS if LONG else ["writing", "begun"]
+    steps = LOG_STEPS if LONG else ["writing", PUBLISHED]
     die_at_every_step(spark, pipeline, "log", steps, tmp_path)
 
 
@@ -164,7 +163,7 @@ def test_an_sql_sink_may_die_at_any_step(
 
 def test_of_two_attempts_of_a_task_one_counts(stores: Stores, name: str) -> None:
     sink = LogSink(StreamOrTopic(stores.url("embedded"), name, False), 0)
-    writer = LogWriter(sink, None)
+    writer = BatchWriter(LogWrite(sink))
     values = [[str(n) for n in range(task, 3000, 2)] for task in (0, 1)]
     batches = [pa.record_batch({"value": some}) for some in values]
     attempts = [[writer.write(iter([batch])) for _ in range(2)] for batch in batches]
@@ -179,11 +178,9 @@ def test_of_two_attempts_of_an_sql_task_one_counts(database_url: str, engine: sa
     with engine.begin() as conn:
         conn.exec_driver_sql("CREATE TABLE totals (ride text PRIMARY KEY, distance bigint)")
     engine.dispose()
-    schema = t.StructType(
-        [t.StructField("ride", t.StringType()), t.StructField("distance", t.LongType())]
-    )
     given = {"url": database_url, "table": "totals", "mode": "add"}
-    writer = SqlWriter(plan_write(given, schema, False, streaming=False))
+    writer = SqlSink(given).writer(RIDES, overwrite=False)
+    assert isinstance(writer, BatchWriter)
     batch = pa.record_batch({"ride": ["a"], "distance": [1]})
     attempts = [writer.write(iter([batch])) for _ in range(2)]
     writer.commit([attempts[1]])
@@ -224,9 +221,9 @@ def test_a_driver_may_die_in_the_middle_of_a_commit(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     pipeline.feed(1500)
-    assert drive(pipeline, "log", "begun", tmp_path / "first") == -signal.SIGKILL
+    assert drive(pipeline, "log", PUBLISHED, tmp_path / "first") == -signal.SIGKILL
     pipeline.feed(500)
-    assert drive(pipeline, "nodes", "begun", tmp_path / "second") == -signal.SIGKILL
+    assert drive(pipeline, "nodes", PUBLISHED, tmp_path / "second") == -signal.SIGKILL
     pipeline.check_topic()
     pipeline.feed(500)
     assert drive(pipeline, "sql", "applied", tmp_path / "third") == -signal.SIGKILL
@@ -245,7 +242,7 @@ def test_a_driver_may_die_in_the_middle_of_a_commit(
 def test_the_store_may_die_in_the_middle_of_a_commit(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    spark.dataSource.register(log_sink_that_dies(Death("never", "")))
+    spark.dataSource.register(sink_that_dies("log", Death("never", "")))
     with (
         Server(fsync="always") as server,
         contextlib.closing(
@@ -275,7 +272,7 @@ def test_the_store_may_die_in_the_middle_of_a_commit(
 def test_postgres_may_die_in_the_middle_of_a_commit(
     spark: SparkSession, stores: Stores, tmp_path: Path, name: str
 ) -> None:
-    spark.dataSource.register(sql_sink_that_dies(Death("never", "")))
+    spark.dataSource.register(sink_that_dies("sql", Death("never", "")))
     with (
         Postgres(postgres_folder(), fsync="on") as server,
         contextlib.closing(

@@ -23,10 +23,10 @@ from headwater import Headwater, InvalidInput, ReusedSequence, StaleSequence, Wr
 from headwater.errors import DatabaseUnreachable, QueryRefused
 from headwater.spark.engine.failures import translated
 from headwater.spark.sql_sink import database
-from headwater.spark.sql_sink.source import Epoch, SqlSink, plan_write
+from headwater.spark.sql_sink.source import Epoch, SqlSink
 from headwater.spark.tables.source import TableSource
-from headwater.sql.schemas import Relation
 from tests.support.postgres import Postgres
+from tests.support.spark.queries import finish, following
 from tests.support.spark.sql_sinks import LONG, RIDES, STRING, Table, rides
 from tests.support.stores import Stores
 
@@ -75,9 +75,8 @@ def test_an_epoch_is_applied_once(table: Table) -> None:
     assert not table.write(plan, rides(a=1), epoch=first)
     assert table.rows() == [("a", 3)]
     assert table.staged() == []
-    target = Relation.of("totals", None)
-    assert database.last_epoch(plan.database, target, "query") == Epoch("query", 4, "at offset 20")
-    assert database.last_epoch(plan.database, target, "nobody") is None
+    kept = f"SELECT sequence, state FROM {database.EPOCHS} WHERE producer = 'query' ORDER BY 1"
+    assert table.rows(kept) == [(3, "at offset 10"), (4, "at offset 20")]
 
 
 def test_an_epoch_without_rows_is_noted_too(table: Table) -> None:
@@ -199,24 +198,13 @@ def counts(
     """Run a query that adds up the messages of a stream by tag, over all that is there now."""
 
     def run(output: str, **options: object) -> None:
-        rows = (
-            spark.readStream.format("headwater")
-            .options(url=stores.url("embedded"), stream=name)
-            .option("maxOffsetsPerTrigger", 400)
-            .load()
-            .selectExpr("tag AS ride", "CAST(CAST(value AS string) AS bigint) AS distance")
-        )
+        rows = following(spark, stores.url("embedded"), name, maxOffsetsPerTrigger=400)
+        distance = "CAST(CAST(value AS string) AS bigint) AS distance"
+        rows = rows.selectExpr("tag AS ride", distance)
         if output == "complete":
             rows = rows.groupBy("ride").sum("distance").toDF("ride", "distance")
-        given = {"url": table.url, "table": "totals"} | {k: str(v) for k, v in options.items()}
-        query = (
-            rows.writeStream.format("headwater_sql")
-            .outputMode(output)
-            .options(checkpointLocation=str(tmp_path / "checkpoint"), **given)
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(240)
+        given = {"url": table.url, "table": "totals"} | options
+        finish(rows, "headwater_sql", tmp_path / "checkpoint", output, **given)
 
     return run
 
@@ -372,7 +360,7 @@ def test_what_cannot_be_written_is_refused(
 ) -> None:
     schema = t.StructType([t.StructField(name, kind) for name, kind in columns.items()])
     with pytest.raises((InvalidInput, QueryRefused)) as caught:
-        plan_write({"url": table.url, "table": "totals", **options}, schema, False, streaming=False)
+        SqlSink({"url": table.url, "table": "totals", **options}).writer(schema, False)
     assert words in str(caught.value)
 
 
@@ -390,7 +378,7 @@ def test_a_database_that_is_not_there_is_named_without_secrets(
     options: dict[str, str], words: str
 ) -> None:
     with pytest.raises((InvalidInput, DatabaseUnreachable)) as caught:
-        plan_write({"table": "t", **options}, RIDES, False, streaming=False)
+        SqlSink({"table": "t", **options}).writer(RIDES, False)
     assert words in str(caught.value)
     assert "secret" not in str(caught.value)
 

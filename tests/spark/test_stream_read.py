@@ -25,6 +25,7 @@ from tests.support.entries import entries
 from tests.support.processes import children
 from tests.support.servers import until
 from tests.support.spark.harvest import Harvest
+from tests.support.spark.queries import finish, following
 
 # What a reader promises on every kind of store is in test_planning.py; here Spark calls it.
 
@@ -63,17 +64,9 @@ def test_a_query_is_noted_in_its_store_with_what_waits_for_it(
         (one,) = [one for one in found if one.name == f"copy {name}"]
         return one
 
-    query = (
-        spark.readStream.format("headwater")
-        .options(url=embedded_url, stream=name, maxOffsetsPerTrigger=60)
-        .load()
-        .writeStream.format("headwater")
-        .options(url=embedded_url, stream=f"{name}-copy", checkpointLocation=str(tmp_path))
-        .queryName(f"copy {name}")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    rows = following(spark, embedded_url, name, maxOffsetsPerTrigger=60)
+    copy = {"url": embedded_url, "stream": f"{name}-copy", "queryName": f"copy {name}"}
+    query = finish(rows, "headwater", tmp_path, **copy)
     until(lambda: status().state == "ended")
     found = status()
     assert (found.query, found.epoch, found.writes) == (str(query.id), 1, (f"{name}-copy",))
@@ -101,16 +94,7 @@ def test_the_checkpoint_of_a_query_is_noted_wherever_it_writes(
 ) -> None:
     make_embedded_stream(3)
     place = tmp_path / "a place"
-    query = (
-        spark.readStream.format("headwater")
-        .options(url=embedded_url, stream=name)
-        .load()
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(place))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    query = finish(following(spark, embedded_url, name), "noop", place)
     with headwater.connect(embedded_url) as hw:
         found = {one.query: one.checkpoint for one in hw.store.run(query_statuses())}
     assert found[str(query.id)] == str(place)
@@ -227,15 +211,13 @@ def test_a_query_starts_no_process_for_its_files(
 ) -> None:
     make_embedded_stream(30)
     assert spark.conf.get(SETTING) == OURS
-    harvest = Harvest(spark, tmp_path, embedded_url, stream=name, maxOffsetsPerTrigger=10)
+    rows = following(spark, embedded_url, name, maxOffsetsPerTrigger=10)
     used = {}
     # The first query of a session starts what all of them need.
     for place, which in (("first", OURS), (OURS, OURS), (HADOOPS, HADOOPS)):
         with files_of(spark, which):
             before = ended_children(spark)
-            copy = harvest.frame().writeStream.format("noop")
-            copy = copy.option("checkpointLocation", str(tmp_path / place))
-            copy.trigger(availableNow=True).start().awaitTermination()
+            finish(rows, "noop", tmp_path / place)
             used[place] = ended_children(spark) - before
     assert used[OURS] == 0
     assert used[HADOOPS] > 0
@@ -253,12 +235,9 @@ def test_a_checkpoint_with_state_goes_on_whoever_wrote_it(
     stream = make_embedded_stream(20)
     seen = []
     for which in (OURS, HADOOPS, OURS):
-        harvest = Harvest(spark, tmp_path, embedded_url, stream=name)
         with files_of(spark, which):
-            totals = harvest.frame().groupBy("tag").count().writeStream.format("memory")
-            totals = totals.queryName("totals").outputMode("complete").trigger(availableNow=True)
-            query = totals.option("checkpointLocation", str(tmp_path / "state")).start()
-            query.awaitTermination()
+            counts = following(spark, embedded_url, name).groupBy("tag").count()
+            finish(counts, "memory", tmp_path / "state", "complete", queryName="totals")
         seen.append(spark.sql("SELECT sum(count) FROM totals").first())
         stream.write_many(entries(10, 1))
     assert [tuple(row or ()) for row in seen] == [(20,), (30,), (40,)]

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 import headwater
@@ -28,6 +27,7 @@ from headwater.timeline.walker import MAX_RATE
 from tests.support import commands
 from tests.support.farms import Replica, replicas
 from tests.support.servers import Server, until
+from tests.support.spark.queries import finish, following
 from tests.support.spark.tables import small_table
 
 TRIPLES = StructType(
@@ -114,10 +114,10 @@ def test_clusters_that_differ_are_read_as_one_and_walked_into_one_state(
     assert (told["timelines"], told["written"]) == (61, looked.differing)
     assert told["behind"] == looked.behind
     again = walk(spark, farm)
-    assert (again.differing, again.behind, again.whole) == (0, {}, True)
+    assert (again.differing, again.behind, again.settled) == (0, {}, True)
     assert load(spark, farm) == truth
     away = walk(spark, f"{farm};127.0.0.1:1", dry_run=True)
-    assert not away.whole
+    assert not away.settled
     assert away.unscanned == ["3 redis://127.0.0.1:1"]
 
 
@@ -146,7 +146,7 @@ def test_a_killed_walk_is_gone_on_with(spark: SparkSession, four: list[Replica])
     rest = walk(spark, farm, rate=MAX_RATE)
     # What was under way in a task when its driver died may still have come to its end.
     assert 0 < rest.written <= keys - repaired
-    assert (rest.timelines, rest.whole) == (keys, True)
+    assert (rest.timelines, rest.settled) == (keys, True)
     assert empty.client.dbsize() == whole.client.dbsize() == keys
     assert walk(spark, farm, dry_run=True, rate=MAX_RATE).differing == 0
 
@@ -157,19 +157,9 @@ def test_a_query_feeds_timelines_from_a_log(
     farm = farm_of(four)
     with headwater.connect(embedded_url) as hw:
         hw.stream(name).write_many([(f"k{n % 5}", f"m{n}".encode()) for n in range(50)])
-    rows = spark.readStream.format("headwater").options(url=embedded_url, stream=name).load()
-    query = (
-        rows.select(
-            f.col("tag").alias("key"),
-            f.col("offset").alias("score"),
-            f.col("value").alias("member"),
-        )
-        .writeStream.format("headwater_timeline")
-        .options(instances=farm, checkpointLocation=str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(240)
+    rows = following(spark, embedded_url, name)
+    triples = rows.selectExpr("tag AS key", "offset AS score", "value AS member")
+    finish(triples, "headwater_timeline", tmp_path / "checkpoint", instances=farm)
     assert load(spark, farm) == {(f"k{n % 5}", n + 1.0, f"m{n}", False) for n in range(50)}
 
 

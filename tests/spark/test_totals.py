@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,9 +45,8 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-def hw(embedded_url: str) -> Iterator[headwater.Headwater]:
-    with headwater.connect(embedded_url) as hw:
-        yield hw
+def hw(embedded: headwater.Headwater) -> headwater.Headwater:
+    return embedded
 
 
 @pytest.fixture

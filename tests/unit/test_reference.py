@@ -36,7 +36,6 @@ from headwater.serve.limits import RespLimits
 from headwater.serve.resp import replies
 from headwater.serve.resp.table import COMMANDS
 from headwater.spark import icks, queues, timelines
-from headwater.spark.log import sink as log_sink
 from headwater.spark.log import source as log_source
 from headwater.spark.sql_sink import source as sql_sink
 from headwater.spark.tables import source as tables
@@ -445,7 +444,7 @@ TABLES = {
     "read of a log": dict.fromkeys(log_source.READ_OPTIONS, "both")
     | dict.fromkeys(log_source._BATCH_ONLY, "batch")
     | dict.fromkeys(log_source._STREAM_ONLY, "streaming"),
-    "write to a log": dict.fromkeys(log_sink.WRITE_OPTIONS, "both")
+    "write to a log": dict.fromkeys(log_source.WRITE_OPTIONS, "both")
     | dict.fromkeys(("producer", "sequence"), "batch"),
     "write to SQL": dict.fromkeys(sql_sink.WRITE_OPTIONS, "both")
     | dict.fromkeys(("producer", "sequence"), "batch"),

@@ -8,13 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headwater.errors import SparkFailed, UnreadableNode
@@ -23,16 +22,17 @@ from headwater.log import node
 from headwater.spark.archives.table import Archive
 from headwater.spark.engine.optimizer_rule import java_sources
 from headwater.spark.engine.session import install_wrapper
+from headwater.spark.engine.writes import QueryWriter
 from headwater.spark.icks import DirtyList
-from headwater.spark.jobs.backfill import DirtyTarget, LogTarget, QueueTarget, TimelineTarget
+from headwater.spark.jobs.backfill import BackfillTarget
 from headwater.spark.jobs.backfill_inputs import TableInput
 from headwater.spark.jobs.progress import JobReport, Manner, Summary, counted, deed
 from headwater.spark.jobs.reconcile import Canon, Sources
-from headwater.spark.log.sink import LogStreamWriter
+from headwater.spark.log.sink import LogWrite
 from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
-from headwater.spark.queues import QueueAddress, QueueStreamWriter, QueueWriter
-from headwater.spark.sql_sink.source import SqlStreamWriter, plan_write
+from headwater.spark.queues import QueueAddress, QueueWrite
+from headwater.spark.sql_sink.source import SqlSink
 from headwater.spark.timelines import FarmPlan
 from tests.support.spark.tables import small_table
 
@@ -162,17 +162,18 @@ def test_without_a_cache_a_program_has_one_wrapper_for_as_long_as_it_runs(
 # A streaming query is known by its id: without one nothing is written, and nothing is mistaken.
 
 
-def writers(directory: Path, database: str) -> Iterator[DataSourceStreamArrowWriter]:
-    url = f"embedded://{directory}"
-    yield LogStreamWriter(LogSink(StreamOrTopic(url, "stream", False), 0))
-    yield QueueStreamWriter(QueueAddress(url, "queue"))
-    ids = StructType([StructField("id", LongType())])
-    yield SqlStreamWriter(plan_write({"url": database, "table": "t"}, ids, False, streaming=True))
-
-
-@pytest.mark.parametrize("place", range(3), ids=["log", "queue", "sql"])
-def test_a_task_that_does_not_know_its_query_fails(tmp_path: Path, place: int) -> None:
-    writer = list(writers(tmp_path, small_table(tmp_path)))[place]
+@pytest.mark.parametrize("sink", ["log", "queue", "sql"])
+def test_a_task_that_does_not_know_its_query_fails(tmp_path: Path, sink: str) -> None:
+    url, ids = f"embedded://{tmp_path}", StructType([StructField("id", LongType())])
+    writer: Any = (
+        SqlSink({"url": small_table(tmp_path), "table": "t"}).streamWriter(ids, overwrite=False)
+        if sink == "sql"
+        else QueryWriter(
+            LogWrite(LogSink(StreamOrTopic(url, "stream", False), 0))
+            if sink == "log"
+            else QueueWrite(QueueAddress(url, "queue"))
+        )
+    )
     with pytest.raises(SparkFailed, match="does not know the id of its query"):
         writer.write(iter([pa.record_batch({"id": [99], "value": [b"v"]})]))
 
@@ -197,13 +198,9 @@ class _Intake(TableInput):
         Archive("s3://key:secret@bucket", "name"),
         LogSink(StreamOrTopic(URL, "name", True), 3),
         QueueAddress(URL, "name"),
-        QueueWriter(QueueAddress(URL, "name"), None),
-        QueueStreamWriter(QueueAddress(URL, "name")),
+        QueueWrite(QueueAddress(URL, "name")),
         DirtyList(URL, "name", False),
-        LogTarget(URL, "stream", "name"),
-        QueueTarget(URL, "name"),
-        DirtyTarget(URL, "ick", "name", None),
-        TimelineTarget(URL, FarmPlan(URL), "score"),
+        BackfillTarget("stream", "name", {"url": URL}),
         FarmPlan(URL),
         _Intake(None, "name", URL),  # type: ignore[arg-type]
         Sources(None, {"url": URL}, URL, ("name",), Canon("t", per="p", value="v")),  # type: ignore[arg-type]

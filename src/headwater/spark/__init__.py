@@ -41,17 +41,17 @@ __all__ = [
 # Jobs import PySpark, so each is imported with its first use.
 _JOBS = ("archive", "backfill", "compact", "reconcile", "restore", "totals", "walk")
 
-# Where the source or sink of each format is. Spark finds most of them by itself, and then they need
-# not be imported here.
-_FORMATS = {
-    "headwater": ("headwater.spark.log.source", "HeadwaterSource"),
-    "headwater_table": ("headwater.spark.tables.source", "TableSource"),
-    "headwater_sql": ("headwater.spark.sql_sink.source", "SqlSink"),
-    "headwater_queue": ("headwater.spark.queues", "QueueSource"),
-    "headwater_ick": ("headwater.spark.icks", "IckSource"),
-    "headwater_timeline": ("headwater.spark.timelines", "TimelineSource"),
-    "headwater_names": ("headwater.spark.log.catalog_names", "NamesSource"),
-}
+# Spark finds most of them by itself, as the ``DefaultSource`` of a module ``pyspark_...``, and then
+# they need not be imported here.
+_FORMATS = (
+    "headwater",
+    "headwater_table",
+    "headwater_sql",
+    "headwater_queue",
+    "headwater_ick",
+    "headwater_timeline",
+    "headwater_names",
+)
 
 # Spark hides the values of options with such names in the plans that it prints; by itself it does
 # so for URLs only. Any of these may hold a password.
@@ -105,8 +105,7 @@ def register(spark: SparkSession) -> None:
 
     unknown = unknown_formats(spark, [*_FORMATS])
     for name in unknown:
-        module, source = _FORMATS[name]
-        spark.dataSource.register(getattr(import_module(module), source))
+        spark.dataSource.register(import_module(f"pyspark_{name}").DefaultSource)
     if unknown:
         warn_of_other_python(spark)
     install_rule(spark)

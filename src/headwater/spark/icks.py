@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import DataType, LongType, StructType, TimestampType
 
 from headwater.client import Headwater
@@ -38,8 +32,9 @@ from headwater.spark.engine.columns import (
 )
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import LostReader, SourceOptions, are_lost
-from headwater.spark.engine.writes import IdempotentStreamWriter, IdempotentWriter
+from headwater.spark.engine.formats import ReadFormat, WriteFormat
+from headwater.spark.engine.options import SourceOptions
+from headwater.spark.engine.writes import IdempotentWrite
 from headwater.store.call import Operation
 
 # ── Target ────────────────────────────────────────────────────────────────────────────────────────
@@ -234,45 +229,39 @@ READ_OPTIONS = ("url", "ick", "channel")
 WRITE_OPTIONS = (*READ_OPTIONS, "shards")
 
 
-class IckSource(DataSource):
+class IckSource(ReadFormat, WriteFormat):
     """The dirty list that the option ``ick`` or ``channel`` names, of the store ``url``."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for ``format``."""
-        return "headwater_ick"
+    CALLED = "headwater_ick"
+    PATHS = ("ick", "channel")
+    READ_OPTIONS = READ_OPTIONS
+    WRITE_OPTIONS = WRITE_OPTIONS
 
-    @one_line()
-    def schema(self) -> StructType:
+    def columns(self, options: SourceOptions) -> StructType:
         """Return the columns of the members."""
-        _dirty_list(_options(self.options, READ_OPTIONS))
+        _dirty_list(options)
         return COLUMNS
 
-    @one_line()
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Plan a read of the list; nothing of it is changed or reserved."""
-        if are_lost(self.options):
-            return LostReader()
+    def plan_read(self, options: SourceOptions, schema: StructType) -> DataSourceReader:
+        """Plan a read of the list; nothing of it is reserved."""
         refuse_other_schema(schema, COLUMNS, "a dirty list")
-        return DirtyReader(_dirty_list(_options(self.options, READ_OPTIONS)))
+        return DirtyReader(_dirty_list(options))
 
-    @one_line()
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Plan a batch write."""
-        options = _options(self.options, WRITE_OPTIONS)
-        target, names = _write_to(options, schema, overwrite)
-        return IdempotentWriter(partial(add_rows, target), names)
-
-    @one_line()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
-        """Plan the writes of a streaming query."""
-        options = _options(self.options, WRITE_OPTIONS)
-        target, names = _write_to(options, schema, overwrite)
-        return IdempotentStreamWriter(partial(add_rows, target), names)
-
-
-def _options(given: Mapping[str, str], known: Sequence[str]) -> SourceOptions:
-    return SourceOptions(given, known, "ick", ["channel"])
+    def plan_write(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        overwrite: bool,
+        *,
+        streaming: bool,  # noqa: ARG002  both are alike
+    ) -> IdempotentWrite:
+        """Plan a write. Raises InvalidInput, and NotAnIck when something else lies there."""
+        refuse_overwrite(overwrite, "a dirty list")
+        dirty = _dirty_list(options)
+        accepted = ACCEPTED_BY_CHANNEL if dirty.is_channel else ACCEPTED
+        names = accepted.accept(schema, options).names
+        dirty.exists()
+        return IdempotentWrite(partial(add_rows, dirty), names)
 
 
 def _dirty_list(options: SourceOptions) -> DirtyList:
@@ -284,16 +273,3 @@ def _dirty_list(options: SourceOptions) -> DirtyList:
         raise InvalidInput("option 'shards' is for a channel; leave it out for an Ick")
     url = absolute_url(options.text("url"))
     return DirtyList(url, ick or channel or "", channel is not None, shards)
-
-
-def _write_to(
-    options: SourceOptions, schema: StructType, overwrite: bool
-) -> tuple[DirtyList, list[str]]:
-    """Return where rows go, and the names of their columns. Raises InvalidInput."""
-    refuse_overwrite(overwrite, "a dirty list")
-    found = _dirty_list(options)
-    accepted = ACCEPTED_BY_CHANNEL if found.is_channel else ACCEPTED
-    names = accepted.accept(schema, options).names
-    # Raises now if the name is invalid, or something else lies there.
-    found.exists()
-    return found, names

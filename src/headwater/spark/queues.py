@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, get_args
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -56,18 +45,10 @@ from headwater.spark.engine.columns import (
 )
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import LostReader, SourceOptions, are_lost
-from headwater.spark.engine.writes import (
-    SAMPLE_QUERY,
-    content_of_tasks,
-    plan_of,
-    producer_of,
-    queries_of,
-    query_of_task,
-    refuse_producer,
-    writing_epoch,
-)
-from headwater.spark.log.noting import note_first_epoch, note_query
+from headwater.spark.engine.formats import ReadFormat, WriteFormat
+from headwater.spark.engine.options import SourceOptions
+from headwater.spark.engine.writes import SAMPLE_QUERY, content_of_tasks
+from headwater.spark.log.noting import NotedWrite
 from headwater.spark.log.staging import LogSink, StagedRows, new_staging, stage_rows, unstage_rows
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.queries.notes import NotedQuery
@@ -271,30 +252,7 @@ def intake_name(queue: str, producer: str) -> str:
     return name
 
 
-def target_of(address: QueueAddress, producer: str) -> StreamOrTopic:
-    """Return the intake of a queue and a producer as what is written to."""
-    return StreamOrTopic(address.url, intake_name(address.queue, producer), False)
-
-
-def _intake_of(address: QueueAddress, producer: str) -> LogSink:
-    return LogSink(target_of(address, producer), 0)
-
-
 # ── In tasks ─────────────────────────────────────────────────────────────────────────────────
-
-
-def stage(
-    address: QueueAddress,
-    producer: str,
-    batches: Iterable[pa.RecordBatch],
-    query: str | None = None,
-    *,
-    repeatable: bool = True,
-) -> StagedRows:
-    """Stage the rows of a task beside the intake."""
-    rows = (to_messages(batch) for batch in batches if batch.num_rows)
-    intake = _intake_of(address, producer)
-    return stage_rows(intake, rows, new_staging(query), query, repeatable=repeatable)
 
 
 def to_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -336,45 +294,6 @@ class Push(NamedTuple):
     values: list[bytes]
     headers: list[Headers]
     last: int
-
-
-def commit(
-    address: QueueAddress,
-    messages: Iterable[WriterCommitMessage | None],
-    producer: str,
-    sequence: int,
-    plan: str = "",
-) -> None:
-    """Bring what tasks have staged into the queue; a repeat goes on with the first commit.
-
-    Raises ReusedSequence when the first one had other content, and not the same ``plan``, and
-    StaleSequence.
-    """
-    messages = [*messages]
-    staged = [m.staging for m in messages if isinstance(m, StagedRows) and m.places]
-    if not staged:
-        return
-    intake = address.hw.stream(intake_name(address.queue, producer))
-    content = content_of_tasks(messages).digest(plan)
-    found = intake.publish(*staged, producer=producer, sequence=sequence, content=content)
-    # Nobody repeats what is older than the memory of producers.
-    intake.retain(max_age_ms=PRODUCER_MS)
-    # What an earlier commit has left goes first, and is cut as that one would have cut it.
-    bring_over(address, intake, found.first)
-    bring_over(address, intake, found.last + 1)
-    intake.evict(found.last)
-
-
-def abort(
-    address: QueueAddress, messages: Iterable[WriterCommitMessage | None], producer: str
-) -> None:
-    """Drop what tasks have staged."""
-    unstage_rows(_intake_of(address, producer), messages)
-
-
-def delete(address: QueueAddress, producer: str) -> None:
-    """Delete the intake of a producer whose write nobody can repeat."""
-    address.hw.stream(intake_name(address.queue, producer)).delete()
 
 
 def bring_over(address: QueueAddress, intake: Stream, stop: int) -> None:
@@ -447,48 +366,9 @@ ACCEPTED = AcceptedColumns(
 )
 
 
-@dataclass
-class QueueWriter(DataSourceArrowWriter):
-    """A batch write; with a producer it may be repeated.
-
-    ``names`` are those under which the rows are written, in the order of their columns; None: as
-    they are.
-    """
-
-    address: QueueAddress
-    given: tuple[str, int] | None
-    names: Sequence[str] | None = None
-    # Identifies the write for all its tasks when no producer is given.
-    own: str = field(default_factory=lambda: f"spark-{secrets.token_hex(12)}")
-
-    @property
-    def producer(self) -> str:
-        """Whose write it is."""
-        return self.given[0] if self.given else self.own
-
-    @one_line()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of a task."""
-        rows, repeatable = renamed(iterator, self.names), self.given is not None
-        return stage(self.address, self.producer, rows, repeatable=repeatable)
-
-    @one_line()
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Push the rows of all tasks."""
-        sequence = self.given[1] if self.given else 0
-        commit(self.address, messages, self.producer, sequence)
-        if self.given is None:
-            delete(self.address, self.producer)
-
-    @one_line()
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what was staged."""
-        abort(self.address, messages, self.producer)
-
-
-@dataclass
-class QueueStreamWriter(DataSourceStreamArrowWriter):
-    """The writes of a streaming query: each epoch is in the queue once.
+@dataclass(frozen=True, slots=True)
+class QueueWrite(NotedWrite):
+    """A write to a queue; ``names`` are those under which its rows are written, in their order.
 
     ``about`` is what is known of the query, to be noted in the store: so what it has staged beside
     its intake is counted as that of a query that writes to a stream.
@@ -498,29 +378,54 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
     about: NotedQuery = field(default_factory=NotedQuery)
     names: Sequence[str] | None = None
 
-    @one_line()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of a task."""
-        query = query_of_task()
-        note_first_epoch(target_of(self.address, query), query, self.about)
-        return stage(self.address, query, renamed(iterator, self.names), query)
+    @property
+    def name(self) -> str:
+        """See SparkWrite."""
+        return self.address.queue
 
-    @one_line()
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Push an epoch; a repeat changes nothing. Raises CheckpointWentBack for other rows."""
-        plan = plan_of(self.about.checkpoint, batchId)
-        for query in queries_of(messages):
-            with writing_epoch(query, batchId, self.address.queue):
-                commit(self.address, messages, query, batchId, plan)
-            about = msgspec.structs.replace(self.about, epoch=batchId)
-            target = target_of(self.address, query)
-            note_query(target, query.removeprefix("spark-"), "write", about)
+    def noted(self, query: str) -> StreamOrTopic:
+        """See NotedWrite."""
+        return self._intake(query).target
 
-    @one_line()
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Drop what was staged."""
-        for query in queries_of(messages):
-            abort(self.address, messages, query)
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], query: str | None, producer: str, repeatable: bool
+    ) -> StagedRows:
+        """See SparkWrite: beside the intake."""
+        rows = (to_messages(batch) for batch in renamed(batches, self.names) if batch.num_rows)
+        staging = new_staging(query)
+        return stage_rows(self._intake(producer), rows, staging, query, repeatable=repeatable)
+
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        producer: str,
+        sequence: int,
+        repeatable: bool,
+        plan: str = "",
+    ) -> None:
+        """See SparkWrite: bring what tasks have staged into the queue; a repeat goes on with it."""
+        staged = [m.staging for m in messages if isinstance(m, StagedRows) and m.places]
+        if not staged:
+            return
+        intake = self.address.hw.stream(intake_name(self.address.queue, producer))
+        content = content_of_tasks(messages).digest(plan)
+        published = intake.publish(*staged, producer=producer, sequence=sequence, content=content)
+        # Nobody repeats what is older than the memory of producers.
+        intake.retain(max_age_ms=PRODUCER_MS)
+        # What an earlier commit has left goes first, and is cut as that one would have cut it.
+        bring_over(self.address, intake, published.first)
+        bring_over(self.address, intake, published.last + 1)
+        intake.evict(published.last)
+        if not repeatable:
+            intake.delete()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], producer: str) -> None:
+        """See SparkWrite."""
+        unstage_rows(self._intake(producer), messages)
+
+    def _intake(self, producer: str) -> LogSink:
+        name = intake_name(self.address.queue, producer)
+        return LogSink(StreamOrTopic(self.address.url, name, False), 0)
 
 
 # ── Source ────────────────────────────────────────────────────────────────────────────────────────
@@ -531,66 +436,48 @@ READ_OPTIONS = ("url", "queue", "state", "minPartitions", "includeHeaders")
 WRITE_OPTIONS = ("url", "queue", "producer", "sequence")
 
 
-class QueueSource(DataSource):
+class QueueSource(ReadFormat, WriteFormat):
     """The queue that the option ``queue`` names, of the store ``url``."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for ``format``."""
-        return "headwater_queue"
+    CALLED = "headwater_queue"
+    PATHS = ("queue",)
+    READ_OPTIONS = READ_OPTIONS
+    WRITE_OPTIONS = WRITE_OPTIONS
 
-    @one_line()
-    def schema(self) -> StructType:
+    def columns(self, options: SourceOptions) -> StructType:
         """Return the columns of the messages."""
-        options = SourceOptions(self.options, READ_OPTIONS, "queue")
         _address(options)
         return columns_of(options.flag("includeHeaders", False))
 
-    @one_line()
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Plan a read of the queue; nothing of it is changed or taken."""
-        if are_lost(self.options):
-            return LostReader()
-        options = SourceOptions(self.options, READ_OPTIONS, "queue")
+    def plan_read(self, options: SourceOptions, schema: StructType) -> DataSourceReader:
+        """Plan a read of the queue; nothing of it is taken."""
         headers = options.flag("includeHeaders", False)
         refuse_other_schema(schema, columns_of(headers), "a queue")
         least = options.number("minPartitions") or 1
         return QueueReader(_address(options), _states(options), least, headers)
 
-    @one_line()
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Plan a batch write."""
-        options = SourceOptions(self.options, WRITE_OPTIONS, "queue")
-        address, names = _write_to(options, schema, overwrite)
-        producer = producer_of(options)
-        intake_name(address.queue, SAMPLE_QUERY if producer is None else producer[0])
-        return QueueWriter(address, producer, names)
-
-    @one_line()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
-        """Plan the writes of a streaming query."""
-        options = SourceOptions(self.options, WRITE_OPTIONS, "queue")
-        refuse_producer(options)
-        address, names = _write_to(options, schema, overwrite)
-        intake_name(address.queue, SAMPLE_QUERY)
+    def plan_write(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        overwrite: bool,
+        *,
+        streaming: bool,  # noqa: ARG002  both are alike
+    ) -> QueueWrite:
+        """Plan a write. Raises InvalidInput."""
+        refuse_overwrite(overwrite, "a queue")
+        names = ACCEPTED.accept(schema, options).names
+        address = _address(options)
+        intake_name(address.queue, options.text("producer") or SAMPLE_QUERY)
         about = NotedQuery(
             options.text("queryName") or "", checkpoint=options.text("checkpointLocation") or ""
         )
-        return QueueStreamWriter(address, about, names)
+        return QueueWrite(address, about, names)
 
 
 def _address(options: SourceOptions) -> QueueAddress:
     queue = check_name(options.required("queue"), "queue")
     return QueueAddress(absolute_url(options.text("url")), queue)
-
-
-def _write_to(
-    options: SourceOptions, schema: StructType, overwrite: bool
-) -> tuple[QueueAddress, list[str]]:
-    """Return where rows go, and the names of their columns. Raises InvalidInput."""
-    refuse_overwrite(overwrite, "a queue")
-    names = ACCEPTED.accept(schema, options).names
-    return _address(options), names
 
 
 def _states(options: SourceOptions) -> tuple[State, ...]:

@@ -12,13 +12,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BooleanType, DecimalType, StringType, StructType
 
 from headwater.errors import InvalidInput
@@ -34,8 +28,9 @@ from headwater.spark.engine.columns import (
 )
 from headwater.spark.engine.connections import absolute_url
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import LostReader, SourceOptions, are_lost
-from headwater.spark.engine.writes import IdempotentStreamWriter, IdempotentWriter
+from headwater.spark.engine.formats import ReadFormat, WriteFormat
+from headwater.spark.engine.options import SourceOptions
+from headwater.spark.engine.writes import IdempotentWrite
 from headwater.timeline import AsyncFarm, Farm, Operation, apply
 from headwater.timeline.farm.options import (
     DEFAULT_QUORUM,
@@ -298,48 +293,36 @@ READ_OPTIONS = (*OPTIONS, "deleted")
 WRITE_OPTIONS = (*OPTIONS, "quorum")
 
 
-class TimelineSource(DataSource):
+class TimelineSource(ReadFormat, WriteFormat):
     """All timelines of the farm that the option ``instances`` names."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for ``format``."""
-        return "headwater_timeline"
+    CALLED = "headwater_timeline"
+    READ_OPTIONS = READ_OPTIONS
+    WRITE_OPTIONS = WRITE_OPTIONS
 
-    @one_line()
-    def schema(self) -> StructType:
+    def is_lost(self) -> bool:
+        """Return whether no farm is named at all."""
+        return super().is_lost() and INSTANCES_VARIABLE not in os.environ
+
+    def columns(self, options: SourceOptions) -> StructType:
         """Return the columns of the elements."""
-        plan_of(SourceOptions(self.options, READ_OPTIONS))
+        plan_of(options)
         return COLUMNS
 
-    @one_line()
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Plan a read of all timelines; nothing is changed or repaired."""
-        if are_lost(self.options) and INSTANCES_VARIABLE not in os.environ:
-            return LostReader()
+    def plan_read(self, options: SourceOptions, schema: StructType) -> DataSourceReader:
+        """Plan a read of all timelines; nothing is repaired."""
         refuse_other_schema(schema, COLUMNS, "a farm of timelines")
-        options = SourceOptions(self.options, READ_OPTIONS)
         return TimelineReader(plan_of(options), options.flag("deleted", False))
 
-    @one_line()
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Plan a batch write."""
-        options = SourceOptions(self.options, WRITE_OPTIONS)
-        target, names = _write_to(options, schema, overwrite)
-        return IdempotentWriter(partial(apply_rows, target), names)
-
-    @one_line()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
-        """Plan the writes of a streaming query."""
-        options = SourceOptions(self.options, WRITE_OPTIONS)
-        target, names = _write_to(options, schema, overwrite)
-        return IdempotentStreamWriter(partial(apply_rows, target), names)
-
-
-def _write_to(
-    options: SourceOptions, schema: StructType, overwrite: bool
-) -> tuple[FarmPlan, list[str]]:
-    """Return where rows go, and the names of their columns. Raises InvalidInput."""
-    refuse_overwrite(overwrite, "a farm of timelines")
-    names = ACCEPTED.accept(schema, options).names
-    return plan_of(options), names
+    def plan_write(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        overwrite: bool,
+        *,
+        streaming: bool,  # noqa: ARG002  both are alike
+    ) -> IdempotentWrite:
+        """Plan a write. Raises InvalidInput."""
+        refuse_overwrite(overwrite, "a farm of timelines")
+        names = ACCEPTED.accept(schema, options).names
+        return IdempotentWrite(partial(apply_rows, plan_of(options)), names)

@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 
 from headwater.spark.engine.writes import Content, content_of
 from headwater.spark.sql_sink import database
-from headwater.spark.sql_sink.source import Epoch, SinkPlan, plan_write
+from headwater.spark.sql_sink.source import Epoch, SinkPlan, SqlSink
 
 LONG, STRING = t.LongType(), t.StringType()
 RIDES = t.StructType([t.StructField("ride", STRING), t.StructField("distance", LONG)])
@@ -45,7 +45,10 @@ class Table:
         **options: object,
     ) -> SinkPlan:
         given = {"url": self.url, "table": "totals"} | {k: str(v) for k, v in options.items()}
-        return plan_write(given, schema, overwrite, streaming=streaming)
+        source = SqlSink(given)
+        writer: Any = (source.streamWriter if streaming else source.writer)(schema, overwrite)
+        plan: SinkPlan = writer.to
+        return plan
 
     def stage(self, plan: SinkPlan, columns: dict[str, Any]) -> str:
         name = database.fresh_staged()
@@ -56,7 +59,6 @@ class Table:
 
     def write(self, plan: SinkPlan, *tasks: dict[str, Any], epoch: Epoch | None = None) -> bool:
         staged = [self.stage(plan, columns) for columns in tasks]
-        epoch = epoch or plan.epoch
         if epoch is not None:
             content = Content.of_all(content_of(pa.record_batch(columns)) for columns in tasks)
             epoch = replace(epoch, content=content.digest())

@@ -282,8 +282,9 @@ _TYPES: dict[str, Callable[[], DataType]] = {
     "timestamp_ltz": TimestampType,
     "timestamp_ntz": TimestampNTZType,
 }
-_ARROW: dict[type[DataType], pa.DataType] = {
+ARROW_TYPES: dict[type[DataType], pa.DataType] = {
     StringType: pa.string(),
+    BinaryType: pa.binary(),
     BooleanType: pa.bool_(),
     ByteType: pa.int8(),
     ShortType: pa.int16(),
@@ -316,7 +317,7 @@ def arrow_type(kind: DataType) -> pa.DataType:
         return pa.list_(arrow_type(kind.elementType))
     if isinstance(kind, DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
-    return _ARROW[type(kind)]
+    return ARROW_TYPES[type(kind)]
 
 
 class _Parser:

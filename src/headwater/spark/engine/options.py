@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -55,16 +55,15 @@ _FALSE = ("false", "0", "no")
 class SourceOptions:
     """The options that a user gave by ``option(...)``; names that are not ``known`` are refused.
 
-    Names of Spark's own are ignored. ``path``, the argument of ``load``, ``save`` and ``start``, is
-    the option that it ``stands_for``, if any, unless that one or one of its ``instead`` is given.
+    Names of Spark's own are ignored. ``path``, the argument of ``load``, ``save`` and ``start``,
+    stands for the first of ``paths``, if any, unless one of them is given.
     """
 
     def __init__(
         self,
         given: Mapping[str, str],
         known: Iterable[str],
-        stands_for: str | None = None,
-        instead: Iterable[str] = (),
+        paths: Sequence[str] = (),
     ) -> None:
         self._spelling = {name.lower(): name for name in known}
         self._given = {name.lower(): value for name, value in given.items()}
@@ -72,9 +71,8 @@ class SourceOptions:
             if name.lower() not in self._spelling and not _is_sparks_own(name.lower()):
                 raise self._unknown(name)
         path = self._given.get("path")
-        named = {name.lower() for name in (stands_for, *instead) if name is not None}
-        if path and stands_for is not None and not named & set(self._given):
-            self._given[stands_for.lower()] = path
+        if path and paths and self._given.keys().isdisjoint(name.lower() for name in paths):
+            self._given[paths[0].lower()] = path
 
     def _unknown(self, name: str) -> InvalidInput:
         # The command line and headwater.toml call it the store.
@@ -177,11 +175,6 @@ _LOST = (
     "Spark has not handed over the options of this table; read it in a session of "
     "headwater.spark.session(), and write to it or stream from it by .format(...) and .option(...)"
 )
-
-
-def are_lost(options: Mapping[str, str]) -> bool:
-    """Return whether the options of a table were lost: no other read comes without any."""
-    return not options
 
 
 class LostReader(DataSourceReader):

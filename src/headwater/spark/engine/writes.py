@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
 from itertools import repeat
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 from zlib import crc32
 
@@ -191,15 +191,6 @@ def content_of_tasks(messages: Iterable[WriterCommitMessage | None]) -> Content:
     return Content.of_all(one.content for one in messages if isinstance(one, FromTask))
 
 
-@contextmanager
-def writing_epoch(query: str, epoch: int, target: str) -> Iterator[None]:
-    """Raise CheckpointWentBack where an epoch was written before, with other rows or long ago."""
-    try:
-        yield
-    except (ReusedSequence, StaleSequence):
-        raise CheckpointWentBack(query.removeprefix("spark-"), epoch, target) from None
-
-
 def producer_of(options: SourceOptions) -> tuple[str, int] | None:
     """Return the producer and the sequence of a batch write; None when it cannot be repeated."""
     producer, sequence = options.text("producer"), options.number("sequence", 0)
@@ -220,34 +211,137 @@ def refuse_producer(options: SourceOptions) -> None:
             )
 
 
-# ── Idempotent writers ────────────────────────────────────────────────────────────────────────────
-# Writers whose tasks write at once: for formats in which writing a row twice is writing it once.
-#
-# Nothing has to be staged or remembered there, whoever dies and is repeated. No row is dropped
-# either, whatever its epoch: a checkpoint that went back brings rows once more.
+# ── Writers ───────────────────────────────────────────────────────────────────────────────────────
 
 
-# Writes all rows of a task; Spark pickles it to send it to tasks.
-WriteRows: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], None]"
+class SparkWrite:
+    """A write of one kind of data: where its rows go; sent to tasks, so it holds names only.
+
+    Tasks stage rows where nobody sees them, and the driver's commit makes all of them visible, or
+    nothing. A streaming query is its own producer.
+    """
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """What is written to, for people."""
+        raise NotImplementedError
+
+    @property
+    def checkpoint(self) -> str:
+        """Where the checkpoint of the query is; empty when that is not known."""
+        return ""
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], query: str | None, producer: str, repeatable: bool
+    ) -> FromTask:
+        """Stage the rows of a task; what a write that nobody can repeat holds need not be known."""
+        raise NotImplementedError
+
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        producer: str,
+        sequence: int,
+        repeatable: bool,
+        plan: str = "",
+    ) -> None:
+        """Make what tasks have staged visible, in their order; a repeat changes nothing.
+
+        Raises ReusedSequence when the sequence was written with other content, and not by the same
+        ``plan``, and StaleSequence; then nothing is written.
+        """
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], producer: str) -> None:
+        """Drop what tasks have staged."""
+
+    def begin(self, query: str) -> None:
+        """Note in a task that a query writes."""
+
+    def end(self, query: str, epoch: int) -> None:
+        """Note that an epoch of a query is written."""
 
 
-class _WritesAtOnce:
-    """``names`` are those under which the rows are written, in the order of their columns."""
+class BatchWriter(DataSourceArrowWriter):
+    """A batch write: all rows are there when it succeeds, and none when a task fails.
 
-    def __init__(self, write_rows: WriteRows, names: Sequence[str]) -> None:
-        self._write_rows = write_rows
-        self._names = [*names]
+    It may be repeated when its producer and sequence are ``given``.
+    """
+
+    def __init__(self, write: SparkWrite, given: tuple[str, int] | None = None) -> None:
+        self.to = write
+        self._repeatable = given is not None
+        # Without a producer, a name of its own identifies the write for all its tasks.
+        self._identity = given or (f"spark-{secrets.token_hex(12)}", 0)
 
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of a task."""
+        return self.to.stage(iterator, None, self._identity[0], self._repeatable)
+
+    @one_line()
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make the rows of all tasks visible."""
+        self.to.commit(messages, *self._identity, self._repeatable)
+
+    @one_line()
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop what was staged."""
+        self.to.abort(messages, self._identity[0])
+
+
+class QueryWriter(DataSourceStreamArrowWriter):
+    """The writes of a streaming query: each epoch is there once."""
+
+    def __init__(self, write: SparkWrite) -> None:
+        self.to = write
+
+    @one_line()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of a task."""
+        query = query_of_task()
+        self.to.begin(query)
+        return self.to.stage(iterator, query, query, repeatable=True)
+
+    @one_line()
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Write an epoch; a repeat changes nothing. Raises CheckpointWentBack for other rows."""
+        plan = plan_of(self.to.checkpoint, batchId)
+        for query in queries_of(messages):
+            try:
+                self.to.commit(messages, query, batchId, repeatable=True, plan=plan)
+            except (ReusedSequence, StaleSequence):
+                id_ = query.removeprefix("spark-")
+                raise CheckpointWentBack(id_, batchId, self.to.name) from None
+            self.to.end(query, batchId)
+
+    @one_line()
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Drop what was staged."""
+        for query in queries_of(messages):
+            self.to.abort(messages, query)
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotentWrite(SparkWrite):
+    """A write whose tasks write at once: writing a row twice is writing it once.
+
+    Nothing has to be staged or remembered there, whoever dies and is repeated. No row is dropped
+    either, whatever its epoch: a checkpoint that went back brings rows once more. ``names`` are
+    those under which the rows are written, in the order of their columns.
+    """
+
+    write_rows: Callable[[Iterator[pa.RecordBatch]], None]
+    names: Sequence[str]
+
+    def stage(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        query: str | None,
+        producer: str,  # noqa: ARG002  not needed
+        repeatable: bool,  # noqa: ARG002
+    ) -> FromTask:
         """Write the rows of a task."""
-        self._write_rows(renamed(iterator, self._names))
-        return WriterCommitMessage()
-
-
-class IdempotentWriter(_WritesAtOnce, DataSourceArrowWriter):
-    """A batch write."""
-
-
-class IdempotentStreamWriter(_WritesAtOnce, DataSourceStreamArrowWriter):
-    """The writes of a streaming query."""
+        self.write_rows(renamed(batches, self.names))
+        return FromTask(query, Content())

@@ -5,7 +5,6 @@ A source whose columns are the names: the JVM asks a source for its columns with
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
@@ -13,6 +12,7 @@ from headwater.kernel.inputs import check_name
 from headwater.spark.archives.table import absolute_place, archived_streams
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.formats import SparkFormat
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.log.target import StreamOrTopic
 
@@ -20,21 +20,18 @@ from headwater.spark.log.target import StreamOrTopic
 _KINDS = ("streams", "topics", "queues", "channels", "archives", "kinds")
 
 
-class NamesSource(DataSource):
+class NamesSource(SparkFormat):
     """The names of all objects of one kind, of the store ``url``, as columns.
 
     With the option ``name``, that name only, if there is such an object: without a list of all.
     """
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for ``format``."""
-        return "headwater_names"
+    CALLED = "headwater_names"
 
     @one_line()
     def schema(self) -> StructType:
         """Return a column for each name."""
-        options = SourceOptions(self.options, ("url", "archive", "kind", "name"))
+        options = self.known(("url", "archive", "kind", "name"))
         kind, name = options.choice("kind", _KINDS, "streams"), options.text("name")
         if name is None:
             names = _names(options, kind)

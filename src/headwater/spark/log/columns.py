@@ -25,21 +25,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from headwater.errors import InvalidInput
 from headwater.log.node import FLAGS_AT, HAS_OFFSET, HAS_TIME, HEADER_BYTES, STRUCTS
 from headwater.log.reading import UnopenedNode
+from headwater.spark.engine import columns
 from headwater.spark.engine.columns import TIME, arrow_type, parse_ddl
 from headwater.spark.engine.options import SourceOptions
 
@@ -182,23 +173,20 @@ def _text(values: pa.Array) -> pa.Array:
 # ── Columns ───────────────────────────────────────────────────────────────────────────────────────
 
 
-_COLUMNS: dict[str, tuple[DataType, pa.DataType]] = {
-    "stream": (StringType(), pa.string()),
-    "partition": (IntegerType(), pa.int32()),
-    "offset": (LongType(), pa.int64()),
-    "tag": (StringType(), pa.string()),
-    "value": (BinaryType(), pa.binary()),
-    "time": (TimestampType(), TIME),
-}
-ALL = tuple(_COLUMNS)
-# All, where values are decoded.
-WITHOUT_VALUE = tuple(name for name in ALL if name != "value")
 # As Kafka's source has them; not among all columns unless asked for.
 HEADERS = "headers"
-_COLUMNS[HEADERS] = (
-    ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
-    STRUCTS,
-)
+_COLUMNS: dict[str, pa.DataType] = {
+    "stream": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "tag": pa.string(),
+    "value": pa.binary(),
+    "time": TIME,
+    HEADERS: STRUCTS,
+}
+ALL = tuple(name for name in _COLUMNS if name != HEADERS)
+# All, where values are decoded.
+WITHOUT_VALUE = tuple(name for name in ALL if name != "value")
 # Where the JVM opens nodes itself (jvm/ColumnScan.java), it asks for this column behind the others.
 NODE = pa.field("__node", pa.binary())
 # These columns are known without a look at any message, where no offset is missing.
@@ -223,7 +211,9 @@ def check_columns(names: Sequence[str], *, headers: bool = False) -> tuple[str, 
 
 def spark_schema(names: Sequence[str]) -> StructType:
     """Return the schema that Spark sees."""
-    return StructType([StructField(name, _COLUMNS[name][0], nullable=False) for name in names])
+    return columns.spark_schema(
+        pa.schema([pa.field(name, _COLUMNS[name], nullable=False) for name in names])
+    )
 
 
 def arrow_schema(schema: StructType, decoded: ValueColumns | None = None) -> pa.Schema:
@@ -241,13 +231,13 @@ def arrow_schema(schema: StructType, decoded: ValueColumns | None = None) -> pa.
         check_columns(ours)
     for field in named:
         name = field.name if field.name in of_values else field.name.lower()
-        kind = of_values.get(name) or _COLUMNS[name][0]
+        kind = of_values.get(name) or spark_schema([name])[name].dataType
         if field.name != name or field.dataType != kind:
             raise InvalidInput(
                 f"the schema has {field.name} {field.dataType.simpleString()} where the source has "
                 f"{name} {kind.simpleString()}; leave the schema out and cast what comes"
             )
-        arrow = arrow_type(kind) if name in of_values else _COLUMNS[name][1]
+        arrow = arrow_type(kind) if name in of_values else _COLUMNS[name]
         fields.append(pa.field(name, arrow, nullable=field.nullable))
     return pa.schema([*fields, NODE] if nodes else fields)
 

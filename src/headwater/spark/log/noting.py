@@ -18,6 +18,7 @@ import msgspec
 from pyspark import TaskContext
 
 from headwater.errors import HeadwaterError
+from headwater.spark.engine.writes import SparkWrite
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.queries.notes import NotedQuery, Part, all_notes, note
 
@@ -93,17 +94,37 @@ def note_query(target: StreamOrTopic, query: str, part: Part, facts: NotedQuery)
         logger.warning("query %s is not noted in the store: %s", query, error)
 
 
-def note_first_epoch(target: StreamOrTopic, query: str, facts: NotedQuery) -> None:
-    """Note a query that writes while its first epoch runs; its first task does, others do not.
+class NotedWrite(SparkWrite):
+    """A write of a query that is noted in the store with what is known ``about`` it."""
 
-    So it is known before the first commit, however long that takes. No epoch is done by then.
-    """
-    context = TaskContext.get()
-    if context is None or context.partitionId():
-        return
-    if context.getLocalProperty("streaming.sql.batchId") == "0":
-        first = msgspec.structs.replace(facts, epoch=-1)
-        note_query(target, query.removeprefix("spark-"), "write", first)
+    __slots__ = ()
+
+    about: NotedQuery
+
+    @property
+    def checkpoint(self) -> str:
+        """See SparkWrite."""
+        return self.about.checkpoint
+
+    def noted(self, query: str) -> StreamOrTopic:
+        """Return the stream or topic that is noted as the one that the query writes to."""
+        raise NotImplementedError
+
+    def begin(self, query: str) -> None:
+        """Note a query while its first epoch runs; its first task does, others do not.
+
+        So it is known before the first commit, however long that takes. No epoch is done by then.
+        """
+        context = TaskContext.get()
+        if context is None or context.partitionId():
+            return
+        if context.getLocalProperty("streaming.sql.batchId") == "0":
+            self.end(query, -1)
+
+    def end(self, query: str, epoch: int) -> None:
+        """See SparkWrite."""
+        facts = msgspec.structs.replace(self.about, epoch=epoch)
+        note_query(self.noted(query), query.removeprefix("spark-"), "write", facts)
 
 
 @dataclass

@@ -11,17 +11,11 @@ their ``stream`` and ``offset`` are left out, and into a stream their ``partitio
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -42,26 +36,16 @@ from headwater.spark.engine.columns import (
     renamed,
     spelled_columns,
 )
-from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
-from headwater.spark.engine.writes import (
-    plan_of,
-    producer_of,
-    queries_of,
-    query_of_task,
-    refuse_producer,
-    writing_epoch,
-)
 from headwater.spark.log.columns import (
     ALL,
     HEADERS,
-    VALUE_OPTIONS,
     ValueColumns,
     encode_values,
     encoded_schema,
     value_columns,
 )
-from headwater.spark.log.noting import note_first_epoch, note_query
+from headwater.spark.log.noting import NotedWrite
 from headwater.spark.log.staging import (
     LogSink,
     StagedRows,
@@ -73,10 +57,9 @@ from headwater.spark.log.staging import (
     stage_rows,
     unstage_rows,
 )
-from headwater.spark.log.target import target_of
+from headwater.spark.log.target import StreamOrTopic, target_of
 from headwater.spark.queries.notes import NotedQuery
 
-WRITE_OPTIONS = ("url", "stream", "topic", "partitions", "producer", "sequence", *VALUE_OPTIONS)
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "value": (BinaryType, StringType),
     "tag": (StringType,),
@@ -95,11 +78,6 @@ ACCEPTED_BY_TOPIC = AcceptedColumns(
 )
 # By these our own rows are known, which come with all their columns.
 _OF_SOURCE = ("stream", "offset")
-
-
-def write_options(given: Mapping[str, str]) -> SourceOptions:
-    """Read the options of a write."""
-    return SourceOptions(given, WRITE_OPTIONS, "stream", ["topic"])
 
 
 def sink_of(options: SourceOptions, schema: StructType, overwrite: bool) -> LogSink:
@@ -129,63 +107,21 @@ def _without_places(schema: StructType, is_topic: bool) -> StructType:
     return StructType([field for field in schema.fields if field.name not in left_out])
 
 
-def batch_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> LogWriter:
-    """Plan a batch write."""
-    rows, schema = _rows_of(given, schema)
-    return LogWriter(sink_of(given, schema, overwrite), producer_of(given), rows)
-
-
-def stream_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> LogStreamWriter:
-    """Plan the writes of a streaming query."""
-    refuse_producer(given)
-    rows, schema = _rows_of(given, schema)
-    sink = sink_of(given, schema, overwrite)
+def plan_write(options: SourceOptions, schema: StructType, overwrite: bool) -> LogWrite:
+    """Check what a query wants to write, and where. Raises InvalidInput, PartitionMismatch."""
+    made_of = value_columns(options)
+    packed, schema = comes_packed(schema), as_given(schema)
+    exact = is_case_sensitive(options)
+    schema = spelled_columns(schema, _known(made_of), exact=exact)
+    names = tuple(schema.names)
+    schema = schema if made_of is None else encoded_schema(schema, made_of)
+    sink = sink_of(options, schema, overwrite)
     about = NotedQuery(
-        given.text("queryName") or "",
-        checkpoint=given.text("checkpointLocation") or "",
+        options.text("queryName") or "",
+        checkpoint=options.text("checkpointLocation") or "",
         partitions=sink.partitions,
     )
-    return LogStreamWriter(sink, rows, about)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """How the rows of a task come: packed as nodes, or with values to be made of columns.
-
-    ``names`` are those of the sink for the columns, in their order; None: as they are.
-    """
-
-    packed: bool = False
-    made_of: ValueColumns | None = None
-    names: tuple[str, ...] | None = None
-
-    def stage(
-        self,
-        sink: LogSink,
-        batches: Iterator[pa.RecordBatch],
-        query: str | None = None,
-        *,
-        repeatable: bool = True,
-    ) -> StagedRows:
-        if self.packed:
-            return stage_packed(sink, batches, new_staging(query), query)
-        batches = renamed(batches, self.names)
-        if self.made_of is not None:
-            batches = encode_values(batches, self.made_of)
-        return stage_rows(sink, batches, new_staging(query), query, repeatable=repeatable)
-
-
-_AS_THEY_ARE = _Rows()
-
-
-def _rows_of(given: SourceOptions, schema: StructType) -> tuple[_Rows, StructType]:
-    """Return how rows come, and the columns of the write with the value."""
-    made_of = value_columns(given)
-    packed, schema = comes_packed(schema), as_given(schema)
-    exact = is_case_sensitive(given)
-    schema = spelled_columns(schema, _known(made_of), exact=exact)
-    rows = _Rows(packed, made_of, tuple(schema.names))
-    return rows, schema if made_of is None else encoded_schema(schema, made_of)
+    return LogWrite(sink, about, packed, made_of, names)
 
 
 def _known(made_of: ValueColumns | None) -> list[str]:
@@ -195,64 +131,55 @@ def _known(made_of: ValueColumns | None) -> list[str]:
     return named + [name for name in (*ALL, HEADERS) if name not in taken]
 
 
-class LogWriter(DataSourceArrowWriter):
-    """A batch write: all rows are in the log when it succeeds, and none when a task fails."""
+@dataclass(frozen=True, slots=True)
+class LogWrite(NotedWrite):
+    """A write to a stream or topic.
 
-    def __init__(
-        self, sink: LogSink, producer: tuple[str, int] | None, rows: _Rows = _AS_THEY_ARE
-    ) -> None:
-        self._sink = sink
-        self._rows = rows
-        self._repeatable = producer is not None
-        self._producer, self._sequence = producer or (f"spark-{secrets.token_hex(12)}", 0)
-
-    @one_line()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of a task."""
-        return self._rows.stage(self._sink, iterator, repeatable=self._repeatable)
-
-    @one_line()
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish the rows of all tasks."""
-        publish_rows(self._sink, messages, self._producer, self._sequence)
-
-    @one_line()
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what was staged."""
-        unstage_rows(self._sink, messages)
-
-
-class LogStreamWriter(DataSourceStreamArrowWriter):
-    """The writes of a streaming query: each epoch is in the log once.
-
-    ``about`` is what is known of the query, to be noted in the store.
+    Rows come ``packed`` as nodes, or with values to be ``made_of`` columns. ``names`` are those of
+    the sink for the columns, in their order; None: as they are.
     """
 
-    def __init__(
-        self, sink: LogSink, rows: _Rows = _AS_THEY_ARE, about: NotedQuery | None = None
+    sink: LogSink
+    about: NotedQuery = field(default_factory=NotedQuery)
+    packed: bool = False
+    made_of: ValueColumns | None = None
+    names: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """See SparkWrite."""
+        return self.sink.target.name
+
+    def noted(self, query: str) -> StreamOrTopic:  # noqa: ARG002  the same for all
+        """See NotedWrite."""
+        return self.sink.target
+
+    def stage(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        query: str | None,
+        producer: str,  # noqa: ARG002  what is staged has a name of its own
+        repeatable: bool,
+    ) -> StagedRows:
+        """See SparkWrite."""
+        if self.packed:
+            return stage_packed(self.sink, batches, new_staging(query), query)
+        batches = renamed(batches, self.names)
+        if self.made_of is not None:
+            batches = encode_values(batches, self.made_of)
+        return stage_rows(self.sink, batches, new_staging(query), query, repeatable=repeatable)
+
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        producer: str,
+        sequence: int,
+        repeatable: bool,  # noqa: ARG002  a producer of its own does no harm
+        plan: str = "",
     ) -> None:
-        self._sink = sink
-        self._rows = rows
-        self._about = about or NotedQuery()
+        """See SparkWrite."""
+        publish_rows(self.sink, messages, producer, sequence, plan)
 
-    @one_line()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of a task."""
-        query = query_of_task()
-        note_first_epoch(self._sink.target, query, self._about)
-        return self._rows.stage(self._sink, iterator, query)
-
-    @one_line()
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish an epoch; a repeat changes nothing. Raises CheckpointWentBack for other rows."""
-        plan = plan_of(self._about.checkpoint, batchId)
-        for query in queries_of(messages):
-            with writing_epoch(query, batchId, self._sink.target.name):
-                publish_rows(self._sink, messages, query, batchId, plan)
-            about = msgspec.structs.replace(self._about, epoch=batchId)
-            note_query(self._sink.target, query.removeprefix("spark-"), "write", about)
-
-    @one_line()
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Drop what was staged."""
-        unstage_rows(self._sink, messages)
+    def abort(self, messages: Sequence[WriterCommitMessage | None], producer: str) -> None:  # noqa: ARG002
+        """See SparkWrite."""
+        unstage_rows(self.sink, messages)

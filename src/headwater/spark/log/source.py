@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
 from headwater.kernel.inputs import check_name
 from headwater.spark.engine.columns import takes_filters
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import LostReader, SourceOptions, are_lost
+from headwater.spark.engine.formats import ReadFormat, WriteFormat
+from headwater.spark.engine.options import SourceOptions
+from headwater.spark.engine.writes import SparkWrite
 from headwater.spark.log import columns
 from headwater.spark.log.columns import VALUE_OPTIONS, ValueColumns, value_columns
 from headwater.spark.log.range_reader import RangeReader
@@ -47,23 +43,22 @@ READ_OPTIONS = (
     *_BATCH_ONLY,
     *_STREAM_ONLY,
 )
+WRITE_OPTIONS = ("url", "stream", "topic", "partitions", "producer", "sequence", *VALUE_OPTIONS)
 
 
-class HeadwaterSource(DataSource):
+class HeadwaterSource(ReadFormat, WriteFormat):
     """A stream or a topic, chosen by the options ``stream`` or ``topic`` of the store ``url``.
 
     Each way to use it is imported by its method: Spark starts a Python for each streaming query.
     """
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for ``format``."""
-        return "headwater"
+    CALLED = "headwater"
+    PATHS = ("stream", "topic")
+    READ_OPTIONS = READ_OPTIONS
+    WRITE_OPTIONS = WRITE_OPTIONS
 
-    @one_line()
-    def schema(self) -> StructType:
+    def columns(self, options: SourceOptions) -> StructType:
         """Return the columns that the options ``columns`` and ``schema`` ask for."""
-        options = self._options()
         target_of(options)
         decoded = value_columns(options)
         named = options.words("columns") or (columns.WITHOUT_VALUE if decoded else columns.ALL)
@@ -71,14 +66,10 @@ class HeadwaterSource(DataSource):
         ours = columns.spark_schema(columns.check_columns(named, headers=headers))
         return ours if decoded is None else _joined(ours, decoded)
 
-    @one_line()
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def plan_read(self, options: SourceOptions, schema: StructType) -> DataSourceReader:
         """Plan a batch read."""
-        if are_lost(self.options):
-            return LostReader()
         from headwater.spark.log.batch_reader import BatchReader, FilteringReader
 
-        options = self._options()
         _refuse(options, _STREAM_ONLY, "a batch read")
         kind = FilteringReader if takes_filters(schema) else BatchReader
         reading = self._reading(options, schema)
@@ -89,6 +80,19 @@ class HeadwaterSource(DataSource):
             options.number("minPartitions") or 1,
             _group(options),
         )
+
+    def plan_write(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        overwrite: bool,
+        *,
+        streaming: bool,  # noqa: ARG002  both are alike
+    ) -> SparkWrite:
+        """Plan a write."""
+        from headwater.spark.log import sink
+
+        return sink.plan_write(options, schema, overwrite)
 
     @one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
@@ -108,7 +112,7 @@ class HeadwaterSource(DataSource):
             return RefusedReader(error)
 
     def _stream_reader(self, schema: StructType, kind: type[StreamReader]) -> StreamReader:
-        options = self._options()
+        options = self.known(READ_OPTIONS)
         _refuse(options, _BATCH_ONLY, "a streaming query")
         reading = self._reading(options, schema)
         return kind(
@@ -120,25 +124,6 @@ class HeadwaterSource(DataSource):
             # Our Java adds it.
             options.text("checkpointLocation") or "",
         )
-
-    @one_line()
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Plan a batch write."""
-        from headwater.spark.log import sink
-
-        options = sink.write_options(self.options)
-        return sink.batch_writer(options, schema, overwrite)
-
-    @one_line()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
-        """Plan the writes of a streaming query."""
-        from headwater.spark.log import sink
-
-        options = sink.write_options(self.options)
-        return sink.stream_writer(options, schema, overwrite)
-
-    def _options(self) -> SourceOptions:
-        return SourceOptions(self.options, READ_OPTIONS, "stream", ["topic"])
 
     def _reading(self, options: SourceOptions, schema: StructType) -> RangeReader:
         decoded = value_columns(options)

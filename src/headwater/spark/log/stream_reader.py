@@ -398,30 +398,13 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, error: HeadwaterError) -> None:
         self._error = error
 
-    @one_line()
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """Raise the error, in a new query."""
-        raise self._error
-
-    @one_line()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002
-        """Raise the error, in a query that goes on."""
-        raise self._error
-
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return no limit: Spark asks for it before anything else."""
         return ReadAllAvailable()
 
     @one_line()
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Raise the error, in a query that reads what is there and ends."""
+    def refuse(self, *_: Any, **__: Any) -> Any:
+        """Raise the error: in a new query, in one that goes on, and in one that ends by itself."""
         raise self._error
 
-    @one_line()
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
-        """Raise the error, in a query that repeats a micro-batch."""
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """Raise the error; no task is planned."""
-        raise self._error
+    initialOffset = latestOffset = partitions = read = prepareForTriggerAvailableNow = refuse  # noqa: N815

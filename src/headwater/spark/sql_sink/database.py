@@ -183,22 +183,6 @@ def drop(plan: SinkPlan, staged: Iterable[str]) -> None:
         drop_tables(cursor, plan.relation, staged)
 
 
-def last_epoch(database: SinkDatabase, relation: Relation, producer: str) -> Epoch | None:
-    """Return the newest epoch of a producer in a table, with the state that was kept with it."""
-    from headwater.spark.sql_sink.source import Epoch
-
-    prepare(database, relation)
-    mark = database.mark
-    with database.transaction(relation) as cursor:
-        cursor.execute(
-            f"SELECT sequence, state FROM {EPOCHS} WHERE target = {mark} AND producer = {mark} "
-            "ORDER BY sequence DESC LIMIT 1",
-            (target_name(relation), producer),
-        )
-        found = cursor.fetchone()
-    return None if found is None else Epoch(producer, found[0], found[1])
-
-
 def target_name(relation: Relation) -> str:
     """Return the name of a target in the table of epochs."""
     return ".".join(relation.parts)

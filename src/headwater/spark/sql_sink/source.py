@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import types as t
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
 from headwater.spark.engine.columns import is_case_sensitive, renamed, spelled, spelled_columns
-from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.formats import WriteFormat
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.writes import (
     Content,
     FromTask,
+    SparkWrite,
     content_of,
     content_of_tasks,
-    plan_of,
-    producer_of,
-    queries_of,
-    query_of_task,
-    refuse_producer,
-    writing_epoch,
 )
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.database import Described, SinkDatabase, open_sink, prepare
@@ -68,9 +56,16 @@ class Epoch:
     content: str = ""
 
 
+@dataclass(frozen=True)
+class StagedTable(FromTask):
+    """What a task has staged: its table, if it had rows."""
+
+    table: str | None
+
+
 @dataclass(frozen=True, slots=True)
-class SinkPlan:
-    """A write to a table; goes to tasks.
+class SinkPlan(SparkWrite):
+    """A write to a table.
 
     ``columns`` maps the names in the table to how the database casts them, in their order.
     """
@@ -80,24 +75,77 @@ class SinkPlan:
     mode: str
     keys: tuple[str, ...]
     columns: dict[str, str]
-    epoch: Epoch | None
     state: str | None
     checkpoint: str
+
+    @property
+    def name(self) -> str:
+        """See SparkWrite."""
+        return str(self.relation)
 
     @property
     def others(self) -> tuple[str, ...]:
         """The columns that are no keys."""
         return tuple(name for name in self.columns if name not in self.keys)
 
+    def stage(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        query: str | None,
+        producer: str,  # noqa: ARG002  a table has a name of its own
+        repeatable: bool,
+    ) -> StagedTable:
+        """See SparkWrite: in a table of its own."""
+        contents: list[Content] = []
+
+        def filled() -> Iterator[pa.RecordBatch]:
+            for batch in renamed(batches, [*self.columns]):
+                if batch.num_rows:
+                    if repeatable:
+                        contents.append(content_of(batch))
+                    yield batch
+
+        rows = filled()
+        first = next(rows, None)
+        if first is None:
+            return StagedTable(query, Content(), None)
+        table = database.fresh_staged()
+        self.database.stage(self.relation, table, itertools.chain([first], rows))
+        return StagedTable(query, Content.of_all(contents), table)
+
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        producer: str,
+        sequence: int,
+        repeatable: bool,
+        plan: str = "",
+    ) -> None:
+        """See SparkWrite: rows and epoch in one transaction."""
+        content = content_of_tasks(messages).digest(plan)
+        epoch = Epoch(producer, sequence, self.state, content) if repeatable else None
+        database.commit(self, epoch, tables(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], producer: str) -> None:  # noqa: ARG002
+        """See SparkWrite."""
+        database.drop(self, tables(messages))
+
+
+def tables(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
+    """Return the tables that tasks have staged, in their order."""
+    return [m.table for m in messages if isinstance(m, StagedTable) and m.table is not None]
+
 
 def plan_write(
-    given: Mapping[str, str], schema: t.StructType, overwrite: bool, *, streaming: bool
+    options: SourceOptions, schema: t.StructType, overwrite: bool, *, streaming: bool
 ) -> SinkPlan:
     """Check options and columns. Raises InvalidInput, DatabaseUnreachable, QueryRefused."""
-    options = SourceOptions(given, WRITE_OPTIONS, "table")
     mode = options.choice("mode", MODES, "append")
     _check_overwrite(overwrite, mode, streaming)
-    epoch = _epoch(options, streaming)
+    if "state" in options and "producer" not in options and not streaming:
+        raise InvalidInput(
+            "option 'state' is kept with an epoch; give 'producer' and 'sequence', too"
+        )
     database = open_sink(options.required("url"))
     relation = Relation.of(options.required("table"))
     found = database.describe(relation)
@@ -108,7 +156,7 @@ def plan_write(
         _check_numbers(relation, schema, keys)
     prepare(database, relation)
     state, checkpoint = options.text("state"), options.text("checkpointLocation") or ""
-    return SinkPlan(database, relation, mode, keys, columns, epoch, state, checkpoint)
+    return SinkPlan(database, relation, mode, keys, columns, state, checkpoint)
 
 
 def _check_overwrite(overwrite: bool, mode: str, streaming: bool) -> None:
@@ -123,20 +171,6 @@ def _check_overwrite(overwrite: bool, mode: str, streaming: bool) -> None:
         "a table is not overwritten: write with .mode('append'), and say by the option 'mode' "
         "whether rows are appended, upserted or added; to begin anew, empty the table first"
     )
-
-
-def _epoch(options: SourceOptions, streaming: bool) -> Epoch | None:
-    if streaming:
-        refuse_producer(options)
-        return None
-    known = producer_of(options)
-    if known is None:
-        if "state" in options:
-            raise InvalidInput(
-                "option 'state' is kept with an epoch; give 'producer' and 'sequence', too"
-            )
-        return None
-    return Epoch(*known, options.text("state"))
 
 
 def _check_columns(
@@ -209,109 +243,15 @@ def _check_numbers(relation: Relation, schema: t.StructType, keys: tuple[str, ..
 # ── Source ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class StagedTable(FromTask):
-    """What a task has staged: its table, if it had rows."""
-
-    table: str | None
-
-
-class SqlSink(DataSource):
+class SqlSink(WriteFormat):
     """A table of SQLite or Postgres, to write to."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for ``format``."""
-        return "headwater_sql"
+    CALLED = "headwater_sql"
+    PATHS = ("table",)
+    WRITE_OPTIONS = WRITE_OPTIONS
 
-    @one_line()
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Plan a batch write."""
-        return SqlWriter(plan_write(self.options, schema, overwrite, streaming=False))
-
-    @one_line()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
-        """Plan the writes of a streaming query."""
-        return SqlStreamWriter(plan_write(self.options, schema, overwrite, streaming=True))
-
-
-def stage(
-    plan: SinkPlan, batches: Iterator[pa.RecordBatch], query: str | None = None
-) -> StagedTable:
-    """Stage the rows of a task in a table of its own."""
-    contents: list[Content] = []
-    repeatable = query is not None or plan.epoch is not None
-
-    def filled() -> Iterator[pa.RecordBatch]:
-        for batch in renamed(batches, [*plan.columns]):
-            if batch.num_rows:
-                if repeatable:
-                    contents.append(content_of(batch))
-                yield batch
-
-    rows = filled()
-    first = next(rows, None)
-    if first is None:
-        return StagedTable(query, Content(), None)
-    table = database.fresh_staged()
-    plan.database.stage(plan.relation, table, itertools.chain([first], rows))
-    return StagedTable(query, Content.of_all(contents), table)
-
-
-def tables(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
-    """Return the tables that tasks have staged, in their order."""
-    return [m.table for m in messages if isinstance(m, StagedTable) and m.table is not None]
-
-
-class SqlWriter(DataSourceArrowWriter):
-    """A batch write: all rows are in the table when it succeeds, and none when it fails."""
-
-    def __init__(self, plan: SinkPlan) -> None:
-        self._plan = plan
-
-    @one_line()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of a task."""
-        return stage(self._plan, iterator)
-
-    @one_line()
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Apply the rows of all tasks in one transaction."""
-        epoch = self._plan.epoch
-        if epoch is not None:
-            epoch = replace(epoch, content=content_of_tasks(messages).digest())
-        database.commit(self._plan, epoch, tables(messages))
-
-    @one_line()
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what was staged."""
-        database.drop(self._plan, tables(messages))
-
-
-class SqlStreamWriter(DataSourceStreamArrowWriter):
-    """The writes of a streaming query: each epoch is applied once."""
-
-    def __init__(self, plan: SinkPlan) -> None:
-        self._plan = plan
-
-    @one_line()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of a task."""
-        return stage(self._plan, iterator, query_of_task())
-
-    @one_line()
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Apply an epoch and note it, in one transaction; a repeat changes nothing.
-
-        Raises CheckpointWentBack for other rows under an epoch that was applied.
-        """
-        content = content_of_tasks(messages).digest(plan_of(self._plan.checkpoint, batchId))
-        for query in queries_of(messages):
-            epoch = Epoch(query, batchId, self._plan.state, content)
-            with writing_epoch(query, batchId, str(self._plan.relation)):
-                database.commit(self._plan, epoch, tables(messages))
-
-    @one_line()
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Drop what was staged."""
-        database.drop(self._plan, tables(messages))
+    def plan_write(
+        self, options: SourceOptions, schema: StructType, overwrite: bool, *, streaming: bool
+    ) -> SinkPlan:
+        """Plan a write. Raises InvalidInput, DatabaseUnreachable, QueryRefused."""
+        return plan_write(options, schema, overwrite, streaming=streaming)

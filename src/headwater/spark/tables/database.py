@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 
 from headwater.errors import InvalidInput
+from headwater.spark.engine.columns import ARROW_TYPES, TIME
 from headwater.sql.engines import parse_url
 from headwater.sql.schemas import Relation
 
@@ -27,21 +28,6 @@ if TYPE_CHECKING:
 # Nothing is rounded, cut off or guessed. A point in time without a zone is one of UTC.
 
 
-UTC_TIME = pa.timestamp("us", "UTC")
-_PLAIN: dict[type[t.DataType], pa.DataType] = {
-    t.BooleanType: pa.bool_(),
-    t.ByteType: pa.int8(),
-    t.ShortType: pa.int16(),
-    t.IntegerType: pa.int32(),
-    t.LongType: pa.int64(),
-    t.FloatType: pa.float32(),
-    t.DoubleType: pa.float64(),
-    t.StringType: pa.string(),
-    t.BinaryType: pa.binary(),
-    t.DateType: pa.date32(),
-    t.TimestampType: UTC_TIME,
-    t.TimestampNTZType: pa.timestamp("us"),
-}
 _ZONE = r"(?:[zZ]|[+-]\d\d(?::?\d\d)?)$"
 # Postgres counts from 4713 BC on; what the driver makes of "infinity" lies far before.
 _LEAST_US = -220_000_000_000_000_000
@@ -52,7 +38,7 @@ def arrow_type(wanted: t.DataType) -> pa.DataType | None:
     """Return the Arrow type of a type of Spark; None for one that no column can have."""
     if isinstance(wanted, t.DecimalType):
         return pa.decimal128(wanted.precision, wanted.scale)
-    return _PLAIN.get(type(wanted))
+    return ARROW_TYPES.get(type(wanted))
 
 
 def decimal_type(precision: int | None, scale: int | None) -> t.DecimalType:
@@ -73,7 +59,7 @@ def fit(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(wanted) and pa.types.is_integer(column.type):
         return _truth(column)
     if pa.types.is_timestamp(wanted) and pa.types.is_string(column.type):
-        column = _with_zone(column).cast(UTC_TIME)
+        column = _with_zone(column).cast(TIME)
     if pa.types.is_date(wanted) and pa.types.is_timestamp(column.type):
         raise ValueError("it holds times, not dates")
     return column.cast(wanted)

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark.sql import datasource as spark
 from pyspark.sql import types as t
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import DataType, StructField, StructType
 
 from headwater.errors import HeadwaterError, InvalidInput, ValueMisfit
 from headwater.spark.engine.columns import takes_filters
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import LostReader, SourceOptions, are_lost
+from headwater.spark.engine.formats import ReadFormat
+from headwater.spark.engine.options import SourceOptions
 from headwater.spark.tables.database import (
     Column,
     TableDatabase,
@@ -255,33 +256,24 @@ DEFAULT_FETCH = 65_536
 MAX_PARTITIONS = 10_000
 
 
-class TableSource(DataSource):
+class TableSource(ReadFormat):
     """A table or a query of SQLite or Postgres, to read."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for ``format``."""
-        return "headwater_table"
+    CALLED = "headwater_table"
+    PATHS = ("table", "query")
+    READ_OPTIONS = OPTIONS
 
-    @one_line()
-    def schema(self) -> StructType:
+    def columns(self, options: SourceOptions) -> StructType:
         """Return the columns with their own types; the option ``columns`` chooses among them."""
-        options = self._options()
         database = open_database(options.required("url"), options.text("snapshot"))
         relation = Relation.of(options.text("table"), options.text("query"))
         columns = chosen_columns(database.columns(relation), options.words("columns"), relation)
         return StructType([StructField(column.name, column.type) for column in columns])
 
-    @one_line()
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def plan_read(self, options: SourceOptions, schema: StructType) -> DataSourceReader:
         """Plan a read; ``schema`` may be the user's own: other types, or fewer columns."""
-        if are_lost(self.options):
-            return LostReader()
         kind = FilteringTableReader if takes_filters(schema) else TableReader
-        return kind(self._options(), schema)
-
-    def _options(self) -> SourceOptions:
-        return SourceOptions(self.options, OPTIONS, "table", ["query"])
+        return kind(options, schema)
 
 
 class Range(InputPartition):
