@@ -11,20 +11,17 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import BinaryType, DoubleType, LongType, StringType, StructField, StructType
 
 import headwater
 from examples import spark_search_index
 from headwater import Headwater, InvalidInput, NotAnIck, UnknownIck
 from headwater.spark.engine.failures import translated
-from headwater.spark.icks import IckSource, by_time
+from headwater.spark.icks import by_time
 from headwater.spark.jobs.backfill import backfill
 from tests.support import commands
 from tests.support.spark.dying_sinks import FORMATS, Death, sink_that_dies
 from tests.support.spark.queries import finish, following
 from tests.support.spark.tables import small_table
-
-PAIRS = StructType([StructField("member", StringType()), StructField("score", DoubleType())])
 
 
 def save(rows: DataFrame, url: str, **options: object) -> None:
@@ -112,36 +109,6 @@ def run_query(spark: SparkSession, url: str, name: str, place: Path) -> None:
     number = f.regexp_extract("tag", "m(.*)", 1).cast("double") + 1
     rows = following(spark, url, name).select(f.col("tag").alias("member"), number.alias("score"))
     finish(rows, FORMATS["ick"], place / "checkpoint", url=url, channel=name)
-
-
-# ── What is refused ──────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("options", "schema", "words"),
-    [
-        ({}, PAIRS, "one of the options 'ick' and 'channel'"),
-        ({"ick": "a", "channel": "b"}, PAIRS, "one of the options 'ick' and 'channel'"),
-        ({"ick": "a", "shards": "3"}, PAIRS, "'shards' is for a channel"),
-        ({"channel": "a", "shards": "0"}, PAIRS, "from 1 to 1024, not '0'"),
-        ({"channel": "a b"}, PAIRS, "must not contain ' '"),
-        ({"channel": "a", "shard": "3"}, PAIRS, "did you mean 'shards'"),
-        ({"ick": "a"}, StructType([*PAIRS.fields, StructField("not_before", LongType())]),
-         "'not_before' has no place in an Ick, which takes member, score"),
-        ({"channel": "a"}, StructType(PAIRS.fields[:1]), "no column 'score'"),
-        ({"channel": "a"}, StructType([PAIRS.fields[0], StructField("score", StringType())]),
-         "'score' must be double or"),
-    ],
-)  # fmt: skip
-def test_a_write_that_cannot_be_is_refused(
-    embedded_url: str, options: dict[str, str], schema: StructType, words: str
-) -> None:
-    with pytest.raises(InvalidInput, match=words):
-        IckSource({"url": embedded_url, **options}).writer(schema, False)
-    with pytest.raises(InvalidInput, match="only added to"):
-        IckSource({"url": embedded_url, "ick": "a"}).writer(PAIRS, True)
-    with pytest.raises(InvalidInput, match="leave the schema out"):
-        IckSource({"ick": "a"}).reader(StructType([StructField("member", BinaryType())]))
 
 
 def test_what_is_wrong_is_told_in_one_line_on_the_driver(

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 import headwater
 from headwater import CheckpointWentBack, Headwater, InvalidInput, Stream, Topic
@@ -203,48 +203,12 @@ def refusal(attempt: Callable[[], Any]) -> str:
     return str(translated(caught.value))
 
 
-STRING, INT = StringType(), IntegerType()
-WRONG: list[tuple[dict[str, DataType], dict[str, str], str]] = [
-    ({"value": INT}, {"stream": "s"}, "column 'value' must be binary or string, not int"),
-    ({"tag": STRING}, {"stream": "s"}, "no column 'value' among ['tag']"),
-    ({"value": STRING, "tag": INT}, {"stream": "s"}, "column 'tag' must be string, not int"),
-    ({"value": STRING, "partition": INT}, {"stream": "s"}, "'partition' is for a topic"),
-    ({"value": STRING, "other": INT}, {"stream": "s"}, "column 'other' has no place in the log"),
-    ({"value": STRING}, {}, "add .option('stream', ...)"),
-    ({"value": STRING}, {"stream": "s", "topic": "t"}, "give one of them"),
-    ({"value": STRING}, {"stream": "br{ace}"}, "must not contain"),
-    ({"value": STRING}, {"stream": "s", "partitions": "3"}, "'partitions' is for a topic"),
-    ({"value": STRING}, {"stream": "s", "producer": "p"}, "go together"),
-    ({"value": STRING}, {"stream": "s", "sequence": "-1", "producer": "p"}, "from 0 to"),
-    ({"value": STRING}, {"stream": "s", "strema": "x"}, "did you mean 'stream'?"),
-]
-
-
-@pytest.mark.parametrize(("columns", "options", "words"), WRONG)
-def test_what_cannot_be_written_is_refused_before_anything_runs(
-    embedded_url: str, columns: dict[str, DataType], options: dict[str, str], words: str
-) -> None:
-    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
-    source = HeadwaterSource({"url": embedded_url, **options})
-    with pytest.raises(InvalidInput) as caught:
-        source.writer(schema, False)
-    assert words in str(caught.value)
-
-
 def test_a_refusal_is_one_line_on_the_driver(
     spark: SparkSession, embedded_url: str, name: str
 ) -> None:
     twice = spark.sql("SELECT 'x' AS value, 'y' AS value").write.format("headwater")
     twice = twice.mode("append").options(url=embedded_url, stream=name)
     assert refusal(twice.save) == "column 'value' is there twice; name each once"
-
-
-def test_a_log_is_not_overwritten(embedded_url: str) -> None:
-    schema = StructType([StructField("value", STRING)])
-    source = HeadwaterSource({"url": embedded_url, "stream": "s", "checkpointLocation": "/c"})
-    for plan in (source.writer, source.streamWriter):
-        with pytest.raises(InvalidInput, match="a log is only added to"):
-            plan(schema, True)
 
 
 @pytest.mark.parametrize(
@@ -352,15 +316,6 @@ def test_a_checkpoint_that_went_back_is_refused_unless_the_same_rows_come(
     )
     assert values(out) == list(range(150))
     assert staged(hw, name) == []
-
-
-def test_in_a_query_producer_and_sequence_mean_nothing(
-    copy: Copy, hw: Headwater, name: str
-) -> None:
-    hw.stream(name).write("t", b"1")
-    with pytest.raises(PySparkException) as caught:
-        copy.run(stream="out", producer="p")
-    assert "means nothing in a streaming query" in str(translated(caught.value))
 
 
 # An epoch that was written is skipped when its rows come again, and refused when others come.

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
 import headwater
 from headwater import Headwater, InvalidInput, UnknownQueue
@@ -21,7 +20,7 @@ from headwater.spark.engine.failures import translated
 from headwater.spark.engine.writes import BatchWriter, QueryWriter
 from headwater.spark.jobs.backfill import backfill
 from headwater.spark.queries.status import query_statuses
-from headwater.spark.queues import QueueAddress, QueueSource, QueueWrite
+from headwater.spark.queues import QueueAddress, QueueWrite
 from headwater.store.store import Store
 from tests.support.servers import Server, until
 from tests.support.spark.dying_sinks import FORMATS, PUBLISHED, Death, sink_that_dies
@@ -29,9 +28,6 @@ from tests.support.spark.queries import finish, following
 from tests.support.spark.queues import intakes, look, numbers, popped, save
 from tests.support.spark.tables import small_table
 from tests.support.watch import meanwhile
-
-VALUE = StructType([StructField("value", StringType())])
-
 
 # ── Writing and looking ──────────────────────────────────────────────────────────────────────
 
@@ -137,40 +133,6 @@ def test_a_repeated_write_changes_nothing_and_one_with_other_rows_is_refused(
     (intake,) = intakes(embedded, name)
     assert embedded.stream(intake).info().length == 0
     embedded.stream(intake).delete()
-
-
-# ── What is refused ──────────────────────────────────────────────────────────────────────────
-
-
-def columns(**kinds: Any) -> StructType:
-    return StructType([StructField(name, kind()) for name, kind in kinds.items()])
-
-
-@pytest.mark.parametrize(
-    ("options", "schema", "words"),
-    [
-        ({}, VALUE, "option 'queue' is missing"),
-        ({"queue": "a b"}, VALUE, "must not contain ' '"),
-        ({"queue": "q", "stat": "ready"}, VALUE, "unknown option 'stat'"),
-        ({"queue": "q", "producer": "p"}, VALUE, "go together"),
-        ({"queue": "q" * 190}, VALUE, "too long together"),
-        ({"queue": "q"}, columns(id=StringType), "no place in a queue, which takes value"),
-        ({"queue": "q"}, columns(value=DoubleType), "'value' must be binary or string, not double"),
-        ({"queue": "q"}, columns(priority=IntegerType), "no column 'value'"),
-    ],
-)
-def test_a_write_that_cannot_be_is_refused(
-    options: dict[str, str], schema: StructType, words: str
-) -> None:
-    with pytest.raises(InvalidInput, match=words):
-        QueueSource(options).writer(schema, False)
-
-
-def test_a_streaming_query_has_its_own_producer_and_nothing_is_overwritten() -> None:
-    with pytest.raises(InvalidInput, match="means nothing in a streaming query"):
-        QueueSource({"queue": "q", "producer": "p"}).streamWriter(VALUE, False)
-    with pytest.raises(InvalidInput, match="only added to"):
-        QueueSource({"queue": "q"}).writer(VALUE, True)
 
 
 def test_what_is_wrong_is_told_in_one_line_on_the_driver(

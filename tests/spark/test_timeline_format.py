@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import headwater
 from headwater import InvalidInput
 from headwater.spark.engine.failures import translated
 from headwater.spark.jobs.backfill import backfill
 from headwater.spark.jobs.walk import walk
-from headwater.spark.timelines import TimelineSource
 from headwater.timeline import Farm
 from headwater.timeline.records import State
 from headwater.timeline.walker import MAX_RATE
@@ -199,35 +198,3 @@ def test_what_cannot_be_written_is_told_in_one_line(
     with pytest.raises(PySparkException) as told:
         save(rows.na.fill(1), "127.0.0.1:1")
     assert type(translated(told.value)) is headwater.QuorumFailed
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "no farm is named"),
-        ({"instances": ";"}, "lacks an instance"),
-        ({"instances": "a:1", "hash": "md5"}, "murmur3"),
-        ({"instances": "a:1", "maxSize": "0"}, "maxSize"),
-        ({"instances": "a:1", "horizon": "x"}, "horizon"),
-        ({"instances": "a:1", "quorum": "7"}, "write_quorum"),
-        ({"instances": "a:1", "instance": "b"}, "unknown option"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(
-    options: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HEADWATER_INSTANCES", raising=False)
-    with pytest.raises(InvalidInput, match=words):
-        TimelineSource(options).writer(TRIPLES, overwrite=False)
-    if "quorum" not in options:
-        with pytest.raises(InvalidInput, match=words):
-            TimelineSource(options).schema()
-
-
-def test_columns_that_have_no_place_are_refused() -> None:
-    source = TimelineSource({"instances": "a:1"})
-    with pytest.raises(InvalidInput, match="only added to"):
-        source.writer(TRIPLES, overwrite=True)
-    wrong = StructType([*TRIPLES.fields, StructField("time", DoubleType())])
-    with pytest.raises(InvalidInput, match="no place in timelines"):
-        source.writer(wrong, overwrite=False)
