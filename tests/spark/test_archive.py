@@ -17,7 +17,6 @@ import redis
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-import headwater
 from headwater import Headwater, Stream, Topic
 from headwater.errors import ArchiveMismatch, DataLost, InvalidInput, TargetNotEmpty, UnknownArchive
 from headwater.log.keys import stream_key, tail_key
@@ -74,19 +73,6 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ── One log ──────────────────────────────────────────────────────────────────────────────────
-
-
-def test_what_was_archived_and_evicted_is_read_as_before(
-    stream: Stream, options: dict[str, str], archived: Callable[..., None]
-) -> None:
-    before = read_batch(**options)
-    archived(evict=True)
-    assert stream.info().first == 3001
-    stream.write_many(entries(500, 3001))
-    assert read_batch(**options)[:3000] == before
-    assert pairs_of(read_batch(**options, minPartitions="7")) == expected(3500)
-    with pytest.raises(DataLost, match="1 to 3000"):
-        read_batch(url=options["url"], stream=stream.name, startingOffsets="1")
 
 
 def test_a_read_that_was_planned_before_an_eviction_finds_the_archive(
@@ -307,15 +293,9 @@ def offsets(rows: Any) -> list[int]:
 
 
 @pytest.fixture
-def hw_embedded(embedded_url: str) -> Any:
-    with headwater.connect(embedded_url) as hw:
-        yield hw
-
-
-@pytest.fixture
-def old(hw_embedded: Headwater, name: str) -> Stream:
+def old(hw: Headwater, name: str) -> Stream:
     """A stream with 5000 messages on the embedded store."""
-    stream = hw_embedded.stream(name)
+    stream = hw.stream(name)
     stream.write_many(entries(5000))
     return stream
 
@@ -361,9 +341,9 @@ def test_a_streaming_query_goes_from_the_archive_into_the_log(
 
 
 def test_a_topic_goes_to_the_archive_and_comes_back(
-    spark: SparkSession, embedded_url: str, hw_embedded: Headwater, name: str, place: str
+    spark: SparkSession, embedded_url: str, hw: Headwater, name: str, place: str
 ) -> None:
-    topic = hw_embedded.topic(name, 3)
+    topic = hw.topic(name, 3)
     topic.write_many(entries(3000, tags=50))
     done = archive(spark, topic=name, to=place, url=embedded_url, evict=True)
     assert (done.messages, done.evicted, len(done.archived_up_to)) == (3000, 3000, 3)
@@ -373,7 +353,7 @@ def test_a_topic_goes_to_the_archive_and_comes_back(
     assert read.load().count() == 3300
     back = restore(spark, topic=name, archive=place, into=f"{name}-2", url=embedded_url)
     assert (back.messages, back.same_offsets) == (3300, True)
-    second = hw_embedded.topic(f"{name}-2")
+    second = hw.topic(f"{name}-2")
     assert second.partitions() == 3
     for partition in range(3):
         assert rows_of_partition(second, partition) == sorted(
@@ -390,24 +370,24 @@ def rows_of_partition(topic: Topic, partition: int) -> list[tuple[int, str, byte
 
 
 def test_a_restored_stream_is_what_was_archived(
-    spark: SparkSession, embedded_url: str, hw_embedded: Headwater, old: Stream, place: str
+    spark: SparkSession, embedded_url: str, hw: Headwater, old: Stream, place: str
 ) -> None:
     before = old.read(1, 5000)
     archive(spark, old.name, to=place, url=embedded_url)
     into = f"{old.name}-2"
     words: dict[str, Any] = {"archive": place, "into": into, "url": embedded_url}
     shown = restore(spark, old.name, **words, dry_run=True)
-    assert (shown.offsets, hw_embedded.stream(into).info().exists) == (5000, False)
+    assert (shown.offsets, hw.stream(into).info().exists) == (5000, False)
     done = restore(spark, old.name, **words)
     assert (done.messages, done.same_offsets, done.resumed) == (5000, True, False)
-    assert hw_embedded.stream(into).read(1, 6000) == before
+    assert hw.stream(into).read(1, 6000) == before
     again = restore(spark, old.name, **words)
     assert (again.messages, again.resumed) == (0, True)
     with pytest.raises(TargetNotEmpty, match="up to offset 5000"):
         restore(spark, old.name, **words, first=11, last=20)
     more = restore(spark, old.name, **words, first=11, last=20, append=True)
     assert [tuple(move)[1:] for move in more.moved] == [(11, 20, 5001, 5010)]
-    assert pairs(hw_embedded.stream(into).read(5001, 100)) == entries(10, 11)
+    assert pairs(hw.stream(into).read(5001, 100)) == entries(10, 11)
     with pytest.raises(InvalidInput, match="which holds 1 to 5000"):
         restore(spark, old.name, archive=place, into="x", url=embedded_url, last=5001)
     with pytest.raises(UnknownArchive, match="nobody"):
@@ -417,7 +397,7 @@ def test_a_restored_stream_is_what_was_archived(
 def test_a_restore_that_died_goes_on_and_closes_up_holes(
     spark: SparkSession,
     embedded_url: str,
-    hw_embedded: Headwater,
+    hw: Headwater,
     old: Stream,
     place: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -428,7 +408,7 @@ def test_a_restore_that_died_goes_on_and_closes_up_holes(
     old.evict(4995)
     kept = kept[-105:]
     archive(spark, old.name, to=place, url=embedded_url)
-    into = hw_embedded.stream(f"{old.name}-2")
+    into = hw.stream(f"{old.name}-2")
     words: dict[str, Any] = {"archive": place, "into": into.name, "url": embedded_url}
     monkeypatch.setattr(restore_job, "ROUND_OFFSETS", 30)
     rounds = iter(range(2))
@@ -454,7 +434,7 @@ def test_a_restore_that_died_goes_on_and_closes_up_holes(
 
 
 def test_large_messages_are_restored_in_batches_that_the_log_takes(
-    hw_embedded: Headwater,
+    hw: Headwater,
     embedded_url: str,
     name: str,
     place: str,
@@ -462,18 +442,18 @@ def test_large_messages_are_restored_in_batches_that_the_log_takes(
 ) -> None:
 
     monkeypatch.setattr(writing, "BATCH_BYTES", 100_000)
-    stream = hw_embedded.stream(name)
+    stream = hw.stream(name)
     stream.write_many([(f"t{n}", bytes([n]) * 30_000) for n in range(20)])
     run_archiver(embedded_url, name, place)
     contents = Archive(place, name).require()
     piece = writing.ArchivePiece(
         Archive(place, name), list(contents.files), 1, 20, f"{name}-2", "p"
     )
-    moved = writing.restore_piece(hw_embedded, piece)
+    moved = writing.restore_piece(hw, piece)
     assert len(moved) > 4
     assert writing.joined(moved) == [writing.MovedRange(f"{name}-2", 1, 20, 1, 20)]
-    assert writing.restore_piece(hw_embedded, piece) == []
-    assert pairs(hw_embedded.stream(f"{name}-2").read(1, 100)) == pairs(stream.read(1, 100))
+    assert writing.restore_piece(hw, piece) == []
+    assert pairs(hw.stream(f"{name}-2").read(1, 100)) == pairs(stream.read(1, 100))
 
 
 def test_the_files_of_an_archive_are_a_plain_data_set(

@@ -26,7 +26,6 @@ from headwater.spark.engine.columns import (
     SCORE,
     AcceptedColumns,
     refuse_other_schema,
-    refuse_overwrite,
     spark_schema,
     to_batch,
 )
@@ -233,6 +232,7 @@ class IckSource(ReadFormat, WriteFormat):
     """The dirty list that the option ``ick`` or ``channel`` names, of the store ``url``."""
 
     CALLED = "headwater_ick"
+    WHAT = "a dirty list"
     PATHS = ("ick", "channel")
     READ_OPTIONS = READ_OPTIONS
     WRITE_OPTIONS = WRITE_OPTIONS
@@ -244,19 +244,11 @@ class IckSource(ReadFormat, WriteFormat):
 
     def plan_read(self, options: SourceOptions, schema: StructType) -> DataSourceReader:
         """Plan a read of the list; nothing of it is reserved."""
-        refuse_other_schema(schema, COLUMNS, "a dirty list")
+        refuse_other_schema(schema, COLUMNS, self.WHAT)
         return DirtyReader(_dirty_list(options))
 
-    def plan_write(
-        self,
-        options: SourceOptions,
-        schema: StructType,
-        overwrite: bool,
-        *,
-        streaming: bool,  # noqa: ARG002  both are alike
-    ) -> IdempotentWrite:
+    def plan_write(self, options: SourceOptions, schema: StructType) -> IdempotentWrite:
         """Plan a write. Raises InvalidInput, and NotAnIck when something else lies there."""
-        refuse_overwrite(overwrite, "a dirty list")
         dirty = _dirty_list(options)
         accepted = ACCEPTED_BY_CHANNEL if dirty.is_channel else ACCEPTED
         names = accepted.accept(schema, options).names

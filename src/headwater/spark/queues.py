@@ -38,7 +38,6 @@ from headwater.spark.engine.columns import (
     TIME,
     AcceptedColumns,
     refuse_other_schema,
-    refuse_overwrite,
     renamed,
     spark_schema,
     to_batch,
@@ -440,6 +439,7 @@ class QueueSource(ReadFormat, WriteFormat):
     """The queue that the option ``queue`` names, of the store ``url``."""
 
     CALLED = "headwater_queue"
+    WHAT = "a queue"
     PATHS = ("queue",)
     READ_OPTIONS = READ_OPTIONS
     WRITE_OPTIONS = WRITE_OPTIONS
@@ -452,20 +452,12 @@ class QueueSource(ReadFormat, WriteFormat):
     def plan_read(self, options: SourceOptions, schema: StructType) -> DataSourceReader:
         """Plan a read of the queue; nothing of it is taken."""
         headers = options.flag("includeHeaders", False)
-        refuse_other_schema(schema, columns_of(headers), "a queue")
+        refuse_other_schema(schema, columns_of(headers), self.WHAT)
         least = options.number("minPartitions") or 1
         return QueueReader(_address(options), _states(options), least, headers)
 
-    def plan_write(
-        self,
-        options: SourceOptions,
-        schema: StructType,
-        overwrite: bool,
-        *,
-        streaming: bool,  # noqa: ARG002  both are alike
-    ) -> QueueWrite:
+    def plan_write(self, options: SourceOptions, schema: StructType) -> QueueWrite:
         """Plan a write. Raises InvalidInput."""
-        refuse_overwrite(overwrite, "a queue")
         names = ACCEPTED.accept(schema, options).names
         address = _address(options)
         intake_name(address.queue, options.text("producer") or SAMPLE_QUERY)

@@ -22,7 +22,6 @@ from headwater.spark.engine.columns import (
     SCORE,
     AcceptedColumns,
     refuse_other_schema,
-    refuse_overwrite,
     spark_schema,
     to_batch,
 )
@@ -297,6 +296,7 @@ class TimelineSource(ReadFormat, WriteFormat):
     """All timelines of the farm that the option ``instances`` names."""
 
     CALLED = "headwater_timeline"
+    WHAT = "a farm of timelines"
     READ_OPTIONS = READ_OPTIONS
     WRITE_OPTIONS = WRITE_OPTIONS
 
@@ -311,18 +311,10 @@ class TimelineSource(ReadFormat, WriteFormat):
 
     def plan_read(self, options: SourceOptions, schema: StructType) -> DataSourceReader:
         """Plan a read of all timelines; nothing is repaired."""
-        refuse_other_schema(schema, COLUMNS, "a farm of timelines")
+        refuse_other_schema(schema, COLUMNS, self.WHAT)
         return TimelineReader(plan_of(options), options.flag("deleted", False))
 
-    def plan_write(
-        self,
-        options: SourceOptions,
-        schema: StructType,
-        overwrite: bool,
-        *,
-        streaming: bool,  # noqa: ARG002  both are alike
-    ) -> IdempotentWrite:
+    def plan_write(self, options: SourceOptions, schema: StructType) -> IdempotentWrite:
         """Plan a write. Raises InvalidInput."""
-        refuse_overwrite(overwrite, "a farm of timelines")
         names = ACCEPTED.accept(schema, options).names
         return IdempotentWrite(partial(apply_rows, plan_of(options)), names)

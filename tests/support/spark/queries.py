@@ -16,7 +16,7 @@ def following(spark: SparkSession, url: str, stream: str, **options: object) -> 
 
 
 def finish(
-    rows: DataFrame, form: str, checkpoint: Path, mode: str = "append", **options: object
+    rows: DataFrame, form: str, checkpoint: Path, mode: str = "append", /, **options: object
 ) -> StreamingQuery:
     """Write all that a query finds now; raises what it fails with."""
     given: Any = {name: str(value) for name, value in options.items()}

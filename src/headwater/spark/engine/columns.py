@@ -248,15 +248,6 @@ class AcceptedColumns:
                 )
 
 
-def refuse_overwrite(overwrite: bool, what: str) -> None:
-    """Refuse to replace what is there. Raises InvalidInput."""
-    if overwrite:
-        raise InvalidInput(
-            f"{what} is only added to: write with .mode('append'), or .outputMode('append') in a "
-            "streaming query"
-        )
-
-
 # ── Ddl ───────────────────────────────────────────────────────────────────────────────────────────
 # Columns as they are written in DDL, ``id bigint, rider struct<name: string>``, as Spark's types.
 #

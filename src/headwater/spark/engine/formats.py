@@ -13,6 +13,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headwater.errors import InvalidInput
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import LostReader, SourceOptions
 from headwater.spark.engine.writes import (
@@ -32,6 +33,8 @@ class SparkFormat(DataSource):
     """
 
     CALLED: ClassVar[str]
+    # What holds the rows, for people.
+    WHAT: ClassVar[str]
     PATHS: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -79,22 +82,30 @@ class WriteFormat(SparkFormat):
 
     WRITE_OPTIONS: ClassVar[tuple[str, ...]]
 
-    def plan_write(
-        self, options: SourceOptions, schema: StructType, overwrite: bool, *, streaming: bool
-    ) -> SparkWrite:
+    def plan_write(self, options: SourceOptions, schema: StructType) -> SparkWrite:
         """Check what is to be written, and where, before anything runs. Raises InvalidInput."""
         raise NotImplementedError
+
+    def check(self, options: SourceOptions, *, overwrite: bool, streaming: bool) -> None:  # noqa: ARG002
+        """Refuse to replace what is there. Raises InvalidInput."""
+        if overwrite:
+            raise InvalidInput(
+                f"{self.WHAT} is only added to: write with .mode('append'), or "
+                ".outputMode('append') in a streaming query"
+            )
 
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
         options = self.known(self.WRITE_OPTIONS)
         given = producer_of(options)
-        return BatchWriter(self.plan_write(options, schema, overwrite, streaming=False), given)
+        self.check(options, overwrite=overwrite, streaming=False)
+        return BatchWriter(self.plan_write(options, schema), given)
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
         options = self.known(self.WRITE_OPTIONS)
         refuse_producer(options)
-        return QueryWriter(self.plan_write(options, schema, overwrite, streaming=True))
+        self.check(options, overwrite=overwrite, streaming=True)
+        return QueryWriter(self.plan_write(options, schema))

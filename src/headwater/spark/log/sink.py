@@ -32,7 +32,6 @@ from headwater.errors import InvalidInput
 from headwater.spark.engine.columns import (
     AcceptedColumns,
     is_case_sensitive,
-    refuse_overwrite,
     renamed,
     spelled_columns,
 )
@@ -80,9 +79,8 @@ ACCEPTED_BY_TOPIC = AcceptedColumns(
 _OF_SOURCE = ("stream", "offset")
 
 
-def sink_of(options: SourceOptions, schema: StructType, overwrite: bool) -> LogSink:
+def sink_of(options: SourceOptions, schema: StructType) -> LogSink:
     """Check what a query wants to write, and where. Raises InvalidInput, PartitionMismatch."""
-    refuse_overwrite(overwrite, "a log")
     target = target_of(options)
     schema = _without_places(schema, target.is_topic)
     if target.is_topic:
@@ -107,7 +105,7 @@ def _without_places(schema: StructType, is_topic: bool) -> StructType:
     return StructType([field for field in schema.fields if field.name not in left_out])
 
 
-def plan_write(options: SourceOptions, schema: StructType, overwrite: bool) -> LogWrite:
+def plan_write(options: SourceOptions, schema: StructType) -> LogWrite:
     """Check what a query wants to write, and where. Raises InvalidInput, PartitionMismatch."""
     made_of = value_columns(options)
     packed, schema = comes_packed(schema), as_given(schema)
@@ -115,7 +113,7 @@ def plan_write(options: SourceOptions, schema: StructType, overwrite: bool) -> L
     schema = spelled_columns(schema, _known(made_of), exact=exact)
     names = tuple(schema.names)
     schema = schema if made_of is None else encoded_schema(schema, made_of)
-    sink = sink_of(options, schema, overwrite)
+    sink = sink_of(options, schema)
     about = NotedQuery(
         options.text("queryName") or "",
         checkpoint=options.text("checkpointLocation") or "",

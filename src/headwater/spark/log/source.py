@@ -53,6 +53,7 @@ class HeadwaterSource(ReadFormat, WriteFormat):
     """
 
     CALLED = "headwater"
+    WHAT = "a log"
     PATHS = ("stream", "topic")
     READ_OPTIONS = READ_OPTIONS
     WRITE_OPTIONS = WRITE_OPTIONS
@@ -81,18 +82,11 @@ class HeadwaterSource(ReadFormat, WriteFormat):
             _group(options),
         )
 
-    def plan_write(
-        self,
-        options: SourceOptions,
-        schema: StructType,
-        overwrite: bool,
-        *,
-        streaming: bool,  # noqa: ARG002  both are alike
-    ) -> SparkWrite:
+    def plan_write(self, options: SourceOptions, schema: StructType) -> SparkWrite:
         """Plan a write."""
         from headwater.spark.log import sink
 
-        return sink.plan_write(options, schema, overwrite)
+        return sink.plan_write(options, schema)
 
     @one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name

@@ -136,43 +136,6 @@ def tables(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
     return [m.table for m in messages if isinstance(m, StagedTable) and m.table is not None]
 
 
-def plan_write(
-    options: SourceOptions, schema: t.StructType, overwrite: bool, *, streaming: bool
-) -> SinkPlan:
-    """Check options and columns. Raises InvalidInput, DatabaseUnreachable, QueryRefused."""
-    mode = options.choice("mode", MODES, "append")
-    _check_overwrite(overwrite, mode, streaming)
-    if "state" in options and "producer" not in options and not streaming:
-        raise InvalidInput(
-            "option 'state' is kept with an epoch; give 'producer' and 'sequence', too"
-        )
-    database = open_sink(options.required("url"))
-    relation = Relation.of(options.required("table"))
-    found = database.describe(relation)
-    schema = spelled_columns(schema, found.columns, exact=is_case_sensitive(options))
-    columns = _check_columns(database, relation, found, schema)
-    keys = _check_keys(options, mode, relation, found, schema)
-    if mode == "add":
-        _check_numbers(relation, schema, keys)
-    prepare(database, relation)
-    state, checkpoint = options.text("state"), options.text("checkpointLocation") or ""
-    return SinkPlan(database, relation, mode, keys, columns, state, checkpoint)
-
-
-def _check_overwrite(overwrite: bool, mode: str, streaming: bool) -> None:
-    if not overwrite or (streaming and mode == "upsert"):
-        return
-    if streaming:
-        raise InvalidInput(
-            ".outputMode('complete') brings all rows with every epoch, which only the option "
-            "'mode' = 'upsert' can take; use that, or .outputMode('append')"
-        )
-    raise InvalidInput(
-        "a table is not overwritten: write with .mode('append'), and say by the option 'mode' "
-        "whether rows are appended, upserted or added; to begin anew, empty the table first"
-    )
-
-
 def _check_columns(
     database: SinkDatabase, relation: Relation, found: Described, schema: t.StructType
 ) -> dict[str, str]:
@@ -250,8 +213,35 @@ class SqlSink(WriteFormat):
     PATHS = ("table",)
     WRITE_OPTIONS = WRITE_OPTIONS
 
-    def plan_write(
-        self, options: SourceOptions, schema: StructType, overwrite: bool, *, streaming: bool
-    ) -> SinkPlan:
+    def check(self, options: SourceOptions, *, overwrite: bool, streaming: bool) -> None:
+        """Refuse to replace a table, but by an upsert of all rows. Raises InvalidInput."""
+        if not streaming and "state" in options and "producer" not in options:
+            raise InvalidInput(
+                "option 'state' is kept with an epoch; give 'producer' and 'sequence', too"
+            )
+        if overwrite and not streaming:
+            raise InvalidInput(
+                "a table is not overwritten: write with .mode('append'), and say by the option "
+                "'mode' whether rows are appended, upserted or added; to begin anew, empty the "
+                "table first"
+            )
+        if overwrite and options.choice("mode", MODES, "append") != "upsert":
+            raise InvalidInput(
+                ".outputMode('complete') brings all rows with every epoch, which only the option "
+                "'mode' = 'upsert' can take; use that, or .outputMode('append')"
+            )
+
+    def plan_write(self, options: SourceOptions, schema: StructType) -> SinkPlan:
         """Plan a write. Raises InvalidInput, DatabaseUnreachable, QueryRefused."""
-        return plan_write(options, schema, overwrite, streaming=streaming)
+        mode = options.choice("mode", MODES, "append")
+        database = open_sink(options.required("url"))
+        relation = Relation.of(options.required("table"))
+        found = database.describe(relation)
+        schema = spelled_columns(schema, found.columns, exact=is_case_sensitive(options))
+        columns = _check_columns(database, relation, found, schema)
+        keys = _check_keys(options, mode, relation, found, schema)
+        if mode == "add":
+            _check_numbers(relation, schema, keys)
+        prepare(database, relation)
+        state, checkpoint = options.text("state"), options.text("checkpointLocation") or ""
+        return SinkPlan(database, relation, mode, keys, columns, state, checkpoint)
