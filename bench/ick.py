@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import headwater
 from bench.harness import Pair, Row, interleave, rate, server
+
+Dirty: TypeAlias = headwater.Ick | headwater.IckChannel
 
 MEMBERS = 10_000
 ROUND = 100
@@ -21,15 +23,35 @@ def scores(size: int, first: int = 0) -> dict[str, float]:
 
 
 class Icks(Pair):
-    """The pair of an Ick and a sorted set."""
+    """The pair of a dirty list and a sorted set."""
 
-    def fill(self, size: int) -> tuple[headwater.Ick, str]:
-        """Return an Ick and a sorted set with the same members."""
-        ick, key = self.ours.ick(self.name()), self.name()
+    def fill(self, dirty: Dirty, size: int) -> str:
+        """Give a list and a sorted set the same members; returns the key of the set."""
+        key = self.name()
         for first in range(0, size, MEMBERS):
-            ick.add(scores(min(MEMBERS, size - first), first))
-            self.peer.zadd(key, scores(min(MEMBERS, size - first), first))
-        return ick, key
+            some = scores(min(MEMBERS, size - first), first)
+            dirty.add(some)
+            self.peer.zadd(key, some)
+        return key
+
+    def compare(
+        self, name: str, least: float, aim: float, dirty: Dirty, work: Callable[[], None]
+    ) -> Row:
+        """Compare rounds of work on a list with those on a sorted set of the same members."""
+        key = self.fill(dirty, 2 * self.rounds * ROUND * ROUNDS)
+
+        def plain() -> None:
+            for _ in range(ROUNDS):
+                batch: Any = self.peer.zrange(key, 0, ROUND - 1, withscores=True)
+                if self.peer.zrem(key, *(member for member, _ in batch)) != ROUND:
+                    raise AssertionError("a round came out short")
+
+        a, b = interleave(
+            lambda: rate(ROUND * ROUNDS, work), lambda: rate(ROUND * ROUNDS, plain), self.rounds
+        )
+        dirty.delete()
+        self.peer.unlink(key)
+        return Row.of(f"{name} of 100 / ZRANGE + ZREM, members/s", self.fsync, a, b, least, aim)
 
 
 def add(pair: Icks) -> Row:
@@ -53,68 +75,31 @@ def add(pair: Icks) -> Row:
 
 
 def reserve_commit(pair: Icks) -> Row:
-    ick, key = pair.fill(2 * pair.rounds * ROUND * ROUNDS)
-
-    def ours() -> float:
-        return rate(ROUND * ROUNDS, lambda: our_rounds(ick))
-
-    def plain() -> float:
-        return rate(ROUND * ROUNDS, lambda: plain_rounds(pair, key))
-
-    a, b = interleave(ours, plain, pair.rounds)
-    ick.delete()
-    pair.peer.unlink(key)
-    name = "Ick.reserve + commit of 100 / ZRANGE + ZREM, members/s"
+    ick = pair.ours.ick(pair.name())
     # A reserve is a write, which ZRANGE is not: two syncs against one. Exchange needs one.
-    return Row.of(name, pair.fsync, a, b, 0.5, 0.8)
+    return pair.compare("Ick.reserve + commit", 0.5, 0.8, ick, lambda: our_rounds(ick))
 
 
 def channel(pair: Icks) -> Row:
     """One consumer of a channel with one shard: what leases, generations and fairness cost."""
-    dirty, key = pair.ours.ick_channel(pair.name(), 1), pair.name()
-    size = 2 * pair.rounds * ROUND * ROUNDS
-    for first in range(0, size, MEMBERS):
-        some = scores(min(MEMBERS, size - first), first)
-        dirty.add(some)
-        pair.peer.zadd(key, some)
+    dirty = pair.ours.ick_channel(pair.name(), 1)
 
-    def ours() -> float:
-        def work() -> None:
-            for _ in range(ROUNDS):
-                if dirty.commit(dirty.reserve(ROUND)) != ROUND:
-                    raise AssertionError("a round came out short")
+    def work() -> None:
+        for _ in range(ROUNDS):
+            if dirty.commit(dirty.reserve(ROUND)) != ROUND:
+                raise AssertionError("a round came out short")
 
-        return rate(ROUND * ROUNDS, work)
-
-    def plain() -> float:
-        return rate(ROUND * ROUNDS, lambda: plain_rounds(pair, key))
-
-    a, b = interleave(ours, plain, pair.rounds)
-    dirty.delete()
-    pair.peer.unlink(key)
-    name = "IckChannel.reserve + commit of 100 / ZRANGE + ZREM, members/s"
-    return Row.of(name, pair.fsync, a, b, 0.2, 0.4)
+    return pair.compare("IckChannel.reserve + commit", 0.2, 0.4, dirty, work)
 
 
 def exchange(pair: Icks) -> Row:
-    ick, key = pair.fill(2 * pair.rounds * ROUND * ROUNDS)
-    done: list[str | bytes] = []
+    ick, done = pair.ours.ick(pair.name()), list[str | bytes]()
 
-    def ours() -> float:
-        def work() -> None:
-            for _ in range(ROUNDS):
-                done[:] = [member for member, _ in ick.exchange(ROUND, *done)]
+    def work() -> None:
+        for _ in range(ROUNDS):
+            done[:] = [member for member, _ in ick.exchange(ROUND, *done)]
 
-        return rate(ROUND * ROUNDS, work)
-
-    def plain() -> float:
-        return rate(ROUND * ROUNDS, lambda: plain_rounds(pair, key))
-
-    a, b = interleave(ours, plain, pair.rounds)
-    ick.delete()
-    pair.peer.unlink(key)
-    name = "Ick.exchange of 100 / ZRANGE + ZREM, members/s"
-    return Row.of(name, pair.fsync, a, b, 0.5, 1)
+    return pair.compare("Ick.exchange", 0.5, 1, ick, work)
 
 
 def our_rounds(ick: headwater.Ick, rounds: int = ROUNDS) -> None:
@@ -124,16 +109,11 @@ def our_rounds(ick: headwater.Ick, rounds: int = ROUNDS) -> None:
             raise AssertionError("a round came out short")
 
 
-def plain_rounds(pair: Icks, key: str) -> None:
-    for _ in range(ROUNDS):
-        batch: Any = pair.peer.zrange(key, 0, ROUND - 1, withscores=True)
-        if pair.peer.zrem(key, *(member for member, _ in batch)) != ROUND:
-            raise AssertionError("a round came out short")
-
-
 def growth(pair: Icks, small: int, large: int) -> Row:
     """The same work on a small and on a large Ick: it must not depend on how much there is."""
-    icks = {size: pair.fill(size)[0] for size in (small, large)}
+    icks = {size: pair.ours.ick(pair.name()) for size in (small, large)}
+    for size, ick in icks.items():
+        pair.fill(ick, size)
     fresh = count(large, ROUND)
 
     def work(ick: headwater.Ick) -> float:
