@@ -182,7 +182,7 @@ class Showcase:
             assert walked is not None
             # As another machine would have noted it.
             last = WalkNotes(farm.clusters, "walk", "walker-1", lambda: time.time() - 5000)
-            await last.end("done", 80, 80, walked.repaired)
+            await last.write("done", 80, 80, walked.repaired)
             times = iter([time.time() - 9, *[time.time()] * 9])
             runs = WalkNotes(farm.clusters, "walk", "walker-2", lambda: next(times))
             await runs.note(31, 82, Repaired(16, 812))
