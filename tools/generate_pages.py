@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headwater.cli.declared import DECLARED
-from headwater.cli.derived import Declaration, Word
+from headwater.cli.derived import SHORT_OPTIONS, Declaration, Word
 from headwater.doors.catalogue import KINDS, Kind
 from headwater.serve.resp.commands import RespCommand
 from headwater.serve.resp.table import COMMANDS
@@ -65,12 +65,9 @@ def cli_page() -> str:
 def cli_section(kind: Kind, declaration: Declaration) -> Iterator[str]:
     """Yield the lines of a section: usage, what it does, its options."""
     arguments = [word for word in declaration.words if word.variadic or _positional(word)]
-    names = [key.upper() for key in kind.keys] + [
-        (word.metavar or word.called.upper()) + ("..." if word.variadic else "")
-        for word in arguments
-    ]
+    names = [key.upper() for key in kind.keys] + [_spelled(word) for word in arguments]
     usage = f"headwater {kind.command} {declaration.name} {' '.join(names)}"
-    yield f"`{usage.replace('OFFSETS...', 'OFFSET...')}`: {declaration.help}"
+    yield f"`{usage}`: {declaration.help}"
     options = [word for word in declaration.words if word not in arguments]
     if options or declaration.asks:
         yield ""
@@ -81,10 +78,17 @@ def cli_section(kind: Kind, declaration: Declaration) -> Iterator[str]:
         plain = word.default is None or isinstance(word.default, bool)
         default = "" if plain else f"; default `{word.default}`"
         said = word.help[:1].lower() + word.help[1:].rstrip(".")
-        names_of = "`, `".join(word.option.split("/"))
+        names_of = "`, `".join([*word.option.split("/"), *SHORT_OPTIONS.get(word.called, ())])
         yield f"| `{names_of}` | {said}{needed}{default} |"
     if declaration.asks:
         yield "| `--yes`, `-y` | does not ask for confirmation |"
+
+
+def _spelled(word: Word) -> str:
+    """Return an argument as the usage of a command has it."""
+    name = word.metavar or word.called.upper().removesuffix("S" if word.called == "offsets" else "")
+    name = f"[{name}]" if word.optional else name
+    return f"{name}..." if word.variadic else name
 
 
 def _positional(word: Word) -> bool:

@@ -181,9 +181,10 @@ def test_dead_letters_are_shown_and_given_back(command: TopicCommands) -> None:
     assert command("dead", "g", "-c", "1").out.split()[:2] == ["partition", "origin"]
     assert command("discard", "g", "1:2-3", "0:1", "--json").row["discarded"] == 3
     assert command("discard", "g", "-c", "1").out == "discarded: 1\n"
-    given = command("redrive", "g", "--count", "2", "--json").rows
-    assert [(row["partition"], row["redriven"]) for row in given] == [(0, 2), (1, 0), (2, 0)]
-    assert command("redrive", "g").out == "redriven: 24\n"
+    redriven = command("redrive", "g", "--count", "2", "--json").row["redriven"]
+    assert [redriven[place]["redriven"] for place in "012"] == [2, 0, 0]
+    by_partition = command("redrive", "g").out.removeprefix("redriven: ").split(", ")
+    assert sum(int(part.partition(":")[2]) for part in by_partition) == 24
 
 
 def test_a_mistyped_topic_or_group_is_told_what_was_meant(command: TopicCommands) -> None:

@@ -83,7 +83,7 @@ def test_a_redrive_of_a_group_beside_a_member_that_fails_at_once_ends(
     hw: Headwater, matching: LetterFilter | None
 ) -> None:
     failing = FailingGroup(hw.stream("s"))
-    redrive = GroupLetters(failing.handle).redrive(None, matching, ALL, Pace(None))
+    redrive = GroupLetters(failing.handle).act("redrive", None, matching, ALL, Pace(None))
     assert beside(hw, redrive, failing.fail) == (RANGES, 0)
     assert sorted(failing.failed) == list(range(1, 2 * RANGES, 2))
     assert failing.group.info().dead == RANGES
@@ -103,8 +103,8 @@ def test_a_discard_of_a_group_beside_new_letters_ends(
         failing.group.ack(*taken[1::2])
         failing.failed += taken[::2]
 
-    discard = GroupLetters(failing.handle).discard(None, matching, ALL, Pace(None))
-    assert beside(hw, discard, write_and_fail) == RANGES
+    discard = GroupLetters(failing.handle).act("discard", None, matching, ALL, Pace(None))
+    assert beside(hw, discard, write_and_fail).done == RANGES
     assert [one.origin for one in failing.group.dead(10_000)] == failing.failed
 
 
@@ -113,8 +113,8 @@ def test_a_redrive_of_a_topic_beside_a_member_that_fails_at_once_ends(hw: Headwa
     failing = FailingGroup(hw.stream("t/0"))
     topic = TopicHandle("t", 1, set())
     handle = TopicGroupHandle(topic, "g", "other", GroupOptions(), one_server=True)
-    redrive = topics.redrive(handle, None, None, ALL, Pace(None))
-    assert sum(one.redriven for one in beside(hw, redrive, failing.fail).values()) == RANGES
+    redrive = topics.act(handle, "redrive", None, None, ALL, Pace(None))
+    assert sum(one.done for one in beside(hw, redrive, failing.fail).values()) == RANGES
 
 
 def test_a_redrive_of_all_groups_and_queues_beside_those_that_fail_at_once_ends(
@@ -153,7 +153,7 @@ def test_a_redrive_of_a_queue_beside_a_consumer_that_fails_at_once_ends(
     hw: Headwater, matching: LetterFilter | None
 ) -> None:
     failing = FailingQueue(hw.queue("mails"))
-    redrive = QueueLetters(failing.handle).redrive(None, matching, ALL, Pace(None))
+    redrive = QueueLetters(failing.handle).act("redrive", None, matching, ALL, Pace(None))
     assert beside(hw, redrive, failing.fail) == (BUNDLES, 0)
     assert sorted(failing.failed) == sorted(failing.ids)
     assert failing.queue.stats().dead == BUNDLES
@@ -169,7 +169,7 @@ def test_a_redrive_of_a_queue_ends_whatever_the_clock_does(
 
     # Those that fail again are before, or long after, those that there were.
     hw.store.command("INCRBY", AHEAD, step_ms)
-    redrive = QueueLetters(failing.handle).redrive(None, matching, ALL, Pace(None))
+    redrive = QueueLetters(failing.handle).act("redrive", None, matching, ALL, Pace(None))
     assert beside(hw, redrive, failing.fail) == (BUNDLES, 0)
     assert sorted(failing.failed) == sorted(failing.ids)
 
@@ -185,6 +185,6 @@ def test_a_discard_of_a_queue_beside_new_letters_ends(
         new.extend(failing.queue.push_many([b"new"] * 100))
         failing.fail()
 
-    discard = QueueLetters(failing.handle).discard(None, matching, ALL, Pace(None))
-    assert beside(hw, discard, push_and_fail) == BUNDLES
+    discard = QueueLetters(failing.handle).act("discard", None, matching, ALL, Pace(None))
+    assert beside(hw, discard, push_and_fail).done == BUNDLES
     assert sorted(one.id for one in failing.queue.dead(100_000)) == sorted(new)

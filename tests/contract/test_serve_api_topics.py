@@ -262,8 +262,8 @@ def test_dead_letters_of_a_topic_are_shown_redriven_and_forgotten(
         assert group.bury(*group.read(100, ack_ms=60_000)) == len(TAGS)
     dead = client.get(f"{path}/groups/g/dead").body["letters"]
     assert {letter["tag"] for letter in dead} == set(TAGS)
-    redriven = client.post(f"{path}/groups/g/redrive", {"count": 5}).body["partitions"]
-    returned = sum(part["redriven"] for part in redriven)
+    redriven = client.post(f"{path}/groups/g/redrive", {"count": 5}).body["redriven"]
+    returned = sum(part["redriven"] for part in redriven.values())
     assert returned
     forgotten = client.post(f"{path}/groups/g/discard", {"count": 1000}).body["discarded"]
     assert forgotten == len(TAGS) - returned

@@ -90,8 +90,8 @@ class HttpTopicGroup(HttpDriver):
         ]
 
     def redrive(self, count: int) -> dict[int, Redriven]:
-        done = self._ask("POST", "/redrive", {"count": count})["partitions"]
-        return {one["partition"]: Redriven(one["redriven"], one["gone"]) for one in done}
+        done = self._ask("POST", "/redrive", {"count": count})["redriven"]
+        return {int(place): Redriven(**moved) for place, moved in done.items()}
 
     def discard(self, letters: Any = None, *, count: int) -> int:
         if letters is not None:

@@ -278,4 +278,4 @@ def newest_letters(case: Case) -> None:
 
 
 def discard_all(case: Case) -> None:
-    case.hw.store.run(QueueLetters(handle_of(case)).discard(None, None, 10, Pace()))
+    case.hw.store.run(QueueLetters(handle_of(case)).act("discard", None, None, 10, Pace()))

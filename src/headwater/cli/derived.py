@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DOOR: Final = "command line"
 # Opens an object that exists, by the URL of the store and the names of its address.
 Opened = Callable[..., AbstractContextManager[Any]]
+# Prints what an operation on an object returned, as JSON if that is asked for.
+Shown = Callable[[Any, Any, bool], None]
 
 _TYPES: Final[dict[str, Any]] = {"int": int, "bool": bool, "str": str, "float": float}
 _EXPLAINED: Final = {"key": "Key of the Ick, as redis-ick spells it."}
@@ -46,6 +48,7 @@ _EXAMPLES: Final = {
     Spelling.SPAN.value: " As 7d, 12h, 30m, 45s or 500ms.",
     Spelling.SIZE.value: " As 1000000, 500MB or 2GiB.",
 }
+SHORT_OPTIONS: Final = {"count": ("-c",)}
 _EMPTY: Final = inspect.Parameter.empty
 _LAST: Final = (keyword("store", StoreUrl, None), keyword("as_json", AsJson, False))
 
@@ -82,14 +85,18 @@ class Declaration(NamedTuple):
     by_hand: bool = False
 
 
-def add_commands(app: typer.Typer, kind: Kind, opened: Opened) -> None:
-    """Add a command to a group of commands for each operation of a kind."""
+def add_commands(app: typer.Typer, kind: Kind, opened: Opened, **shown: Shown) -> None:
+    """Add a command to a group of commands for each operation of a kind.
+
+    ``shown`` are operations whose results are printed by hand, as tables.
+    """
     for declaration in _declared(kind):
-        if declaration.by_hand:
+        show = shown.get(declaration.verb)
+        if declaration.by_hand and show is None:
             continue
         steps = any(word.shape == Spelling.POSITION.value for word in declaration.words)
         settings = options.TAKES_STEPS if steps else None
-        run = _command(declaration, kind, opened)
+        run = _command(declaration, kind, opened, show)
         app.command(declaration.name, context_settings=settings)(run)
 
 
@@ -99,7 +106,9 @@ def _declared(kind: Kind) -> list[Declaration]:
     return DECLARED[kind.name]
 
 
-def _command(declaration: Declaration, kind: Kind, opened: Opened) -> Callable[..., None]:
+def _command(
+    declaration: Declaration, kind: Kind, opened: Opened, show: Shown | None
+) -> Callable[..., None]:
     keys = kind.keys
 
     def run(store: str | None, as_json: bool, yes: bool = False, **words: Any) -> None:
@@ -110,13 +119,15 @@ def _command(declaration: Declaration, kind: Kind, opened: Opened) -> Callable[.
             for called, value in given.items():
                 if isinstance(value, options.Steps):
                     given[called] = options.from_here(value, target.info().next)
-            if operation.row.asks:
+            if operation.row.asks and not any(name in given for name in operation.row.unless):
                 facts = dict(zip(keys, names, strict=True))
                 state = _Sums(state_of(kind, target))
                 confirm(operation.row.asks.format(info=state, **facts), yes)
             value = operation.call(target, given)
+            if show is not None:
+                return show(target, value, as_json)
             names += [given[key] for key in operation.in_path]
-            answer(operation, names, value, as_json)
+            return answer(operation, names, value, as_json)
 
     parameters = [_parameter(word) for word in declaration.words]
     if declaration.asks:
@@ -134,9 +145,13 @@ def addressed(
     return options.with_parameters(run, [*address, *parameters])
 
 
-def taking(kind: Kind, verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def taking(
+    kind: Kind, verb: str, *without: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Have a command that is written by hand take the options of an operation, by keyword."""
     declaration = next(one for one in _declared(kind) if one.verb == verb)
+    words = [word for word in declaration.words if word.called not in without]
+    declaration = declaration._replace(words=words)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(command, include_extras=True)
@@ -162,7 +177,7 @@ def _given(declaration: Declaration, words: Mapping[str, Any]) -> dict[str, Any]
     return {
         word.called: _value(word, words[word.called])
         for word in declaration.words
-        if words[word.called] is not None or not word.optional
+        if words[word.called] not in (None, []) or not word.optional
     }
 
 
@@ -224,10 +239,13 @@ def _parameter(word: Word) -> inspect.Parameter:
     if word.variadic or (word.required and not word.keyword):
         metavar = metavar or word.called.upper()
         note: Any = typer.Argument(metavar=metavar, help=help, show_default=False)
+        if word.optional:
+            return keyword(word.called, Annotated[list[str] | None, note], None)
         return keyword(word.called, Annotated[list[str] if word.variadic else kind, note], _EMPTY)
     bounds: dict[str, Any] = {"min": word.least, "max": word.most} if kind is int else {}
     note = typer.Option(
         word.option,
+        *SHORT_OPTIONS.get(word.called, ()),
         metavar=metavar,
         help=help,
         show_default=word.default is not None,
@@ -244,6 +262,8 @@ def _value(word: Word, typed: Any) -> Any:
             return options.duration_ms(typed, word.option)
         case Spelling.SIZE if typed is not None:
             return options.size_bytes(typed, word.option)
+        case Spelling.TIME if typed is not None:
+            return int(options.point_in_time(typed, word.option).timestamp() * 1000)
         case Spelling.OFFSETS:
             return options.offsets(typed)
         case Spelling.OFFSETS_BY_PARTITION:

@@ -12,7 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    NamedTuple,
+    cast,
+    get_args,
+    get_origin,
+)
 
 from headwater.errors import (
     HeadwaterError,
@@ -23,12 +33,14 @@ from headwater.errors import (
     UnknownTimedJob,
     UnknownTopic,
 )
-from headwater.kernel.declaring import DOORS, Param, Row, Spelling, row_of
+from headwater.kernel.declaring import Param, Row, Spelling, row_of
 
 if TYPE_CHECKING:
     from headwater.store.call import Operation
 
 _PLAIN: Final = Param("")
+# What is given as a list, also where the method takes it by name.
+_LISTS: Final = (Spelling.OFFSETS, Spelling.OFFSETS_BY_PARTITION, Spelling.TEXTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +72,9 @@ class Kind:
         """The names of an address, in order."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
 
-    def operation(self, verb: str) -> Declared:
-        """Return the operation of that name, of the class for threads."""
-        return next(one for one in self.operations(asyncio=False) if one.verb == verb)
+    def operation(self, verb: str, *, asyncio: bool = False) -> Declared:
+        """Return the operation of that name."""
+        return next(one for one in self.operations(asyncio=asyncio) if one.verb == verb)
 
     def operations(self, *, asyncio: bool) -> tuple[Declared, ...]:
         """Return the operations of its class, in the order in which it declares them."""
@@ -79,7 +91,7 @@ def _operations(kind: Kind, asyncio: bool) -> tuple[Declared, ...]:
         verb: method for base in reversed(cls.__mro__) for verb, method in vars(base).items()
     }
     return tuple(
-        Declared(kind, verb, row, method, *_signature(method, row, bound, _variables(cls)))
+        Declared(kind, verb, row, method, *_signature(method, bound, _variables(cls)))
         for verb, method in methods.items()
         if (row := row_of(method)) is not None
     )
@@ -115,14 +127,27 @@ class Parameter(NamedTuple):
 
     @property
     def option(self) -> str:
-        """Its option of a command; a span of time has its unit in its value."""
-        name = self.called.removesuffix("_ms") if self.says.shape is Spelling.SPAN else self.called
+        """Its option of a command; a span and a point of time have their unit in their value."""
+        timed = self.says.shape in (Spelling.SPAN, Spelling.TIME)
+        name = self.called.removesuffix("_ms") if timed else self.called
         return f"--{name.replace('_', '-')}"
+
+    @property
+    def listed(self) -> bool:
+        """Whether it is given as a list."""
+        return self.variadic or self.says.shape in _LISTS
 
     @property
     def required(self) -> bool:
         """Whether it must be given."""
         return self.default is MISSING
+
+
+class TakenRecord(NamedTuple):
+    """A parameter of which doors take the fields; one that is ``optional`` need not have any."""
+
+    kind: Any
+    optional: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +159,7 @@ class Declared:
     row: Row
     method: Callable[..., Any]
     parameters: tuple[Parameter, ...]
-    records: Mapping[str, type]
+    records: Mapping[str, TakenRecord]
     returns: Any
 
     @cached_property
@@ -166,6 +191,10 @@ class Declared:
         own = self.row.must and len(self.kind.keys) == 1
         return self.kind.check is not None and not own
 
+    def taken_by(self, door: str) -> tuple[Parameter, ...]:
+        """Return the parameters that a door takes."""
+        return tuple(one for one in self.parameters if door in one.says.doors)
+
     def is_in(self, door: str) -> bool:
         """Return whether a door is derived for it: it is not absent or written by hand."""
         return door not in self.row.absent and door not in self.row.override
@@ -189,38 +218,38 @@ class Declared:
             else:
                 named[parameter.name] = value
         for name, facts in records.items():
-            named[name] = self.records[name](**facts)
+            record = self.records[name]
+            if not record.optional or any(fact is not None for fact in facts.values()):
+                named[name] = record.kind(**facts)
         # What is variadic comes last, and takes any mixture of iterables.
         return getattr(target, self.verb)(*positional, **named)
 
 
 def _signature(
-    method: Callable[..., Any], row: Row, bound: int, variables: Mapping[Any, Any]
-) -> tuple[tuple[Parameter, ...], dict[str, type], Any]:
+    method: Callable[..., Any], bound: int, variables: Mapping[Any, Any]
+) -> tuple[tuple[Parameter, ...], dict[str, TakenRecord], Any]:
     """Return the parameters of a method, the records among them, and what it returns.
 
-    Its first parameters are ``bound``: the object itself, and in a collection the address. One that
-    is written by hand in every door needs none, and may have types that doors cannot take. What the
+    Its first parameters are ``bound``: the object itself, and in a collection the address. What the
     type variables of its class stand for is in ``variables``.
     """
-    if {*row.override, *row.absent} >= {*DOORS}:
-        return (), {}, _returned(method)
     signature = inspect.signature(method, eval_str=True)
     found: list[Parameter] = []
-    records: dict[str, type] = {}
+    records: dict[str, TakenRecord] = {}
     for name, parameter in list(signature.parameters.items())[bound:]:
         annotation = variables.get(parameter.annotation, parameter.annotation)
-        kind, _ = _annotated(annotation)
-        if is_dataclass(kind):
-            assert isinstance(kind, type)
-            records[name] = kind
-            hints = inspect.get_annotations(kind, eval_str=True)
+        annotated, says = _annotated(annotation)
+        default = MISSING if parameter.default is inspect.Parameter.empty else parameter.default
+        kind = next(filter(is_dataclass, (annotated, *get_args(annotated))), None)
+        if kind is not None:
+            records[name] = TakenRecord(kind, default is None)
+            hints = inspect.get_annotations(cast(type, kind), eval_str=True)
             found += [
                 _parameter(part.name, hints[part.name], part.default, True, name)
-                for part in fields(kind)
+                for part in fields(cast(Any, kind))
+                if part.name not in says.without
             ]
             continue
-        default = MISSING if parameter.default is inspect.Parameter.empty else parameter.default
         keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
         found.append(
             _parameter(name, annotation, default, keyword)._replace(
@@ -228,14 +257,6 @@ def _signature(
             )
         )
     return tuple(found), records, signature.return_annotation
-
-
-def _returned(method: Callable[..., Any]) -> Any:
-    """Return the type that a method returns; None for one that only type checkers know."""
-    try:
-        return inspect.get_annotations(method, eval_str=True)["return"]
-    except NameError:
-        return None
 
 
 def _parameter(name: str, annotation: Any, default: Any, keyword: bool, of: str = "") -> Parameter:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -27,14 +27,29 @@ def reply_type(operation: Declared) -> type[View]:
     if operation.row.result or operation.returns is None:
         fields: list[Any] = [*address.items()]
         if operation.row.result:
-            kind = bool if operation.returns is None else operation.returns
-            fields.append((operation.row.result, kind))
+            fields.append((operation.row.result, _result_type(operation)))
         said = {"__doc__": f"What ``{operation.verb}`` answers. {operation.summary}"}
         made = msgspec.defstruct(
             name, fields, bases=(View,), namespace=said, frozen=True, kw_only=True
         )
         return cast(type[View], made)
     return mirror(name, operation.returns, first=address)
+
+
+def _result_type(operation: Declared) -> Any:
+    """Return the type of a result; records by partition are shown field by field, too."""
+    if operation.returns is None:
+        return bool
+    if (record := _partitioned(operation)) is not None:
+        return dict[int, mirror(record.__name__, record)]  # type: ignore[misc]
+    return operation.returns
+
+
+def _partitioned(operation: Declared) -> Any:
+    """Return the record that an operation returns for each partition; None for anything else."""
+    kinds = get_args(operation.returns)
+    record = kinds[-1] if len(kinds) == 2 and kinds[0] is int else None
+    return record if hasattr(record, "_fields") else None
 
 
 def reply(operation: Declared, names: Sequence[str], value: Any) -> View:
@@ -45,6 +60,8 @@ def reply(operation: Declared, names: Sequence[str], value: Any) -> View:
     address = dict(zip(operation.keys, names, strict=True))
     if operation.row.result:
         value = True if operation.returns is None else value
+        if _partitioned(operation) is not None:
+            value = {place: record._asdict() for place, record in value.items()}
         return made(**address, **{operation.row.result: value})
     if operation.returns is None:
         return made(**address)

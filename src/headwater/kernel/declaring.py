@@ -43,6 +43,7 @@ class Spelling(enum.Enum):
     MEMBERS = "members"
     SCORES = "scores"
     SPAN = "span of time"
+    TIME = "point in time"
     SIZE = "size"
 
 
@@ -52,7 +53,8 @@ class Param:
 
     ``called`` is its name in doors, if that is another one. ``metavar`` stands for it in the help
     of a command, ``word`` before it in a command of RESP. The word of a flag that is on by default
-    turns it off, in the command line, too.
+    turns it off, in the command line, too. Only ``doors`` take it. ``per_request`` is what a
+    request of HTTP has where it gives none. Of a record, doors do not take the fields ``without``.
     """
 
     help: str
@@ -62,6 +64,9 @@ class Param:
     called: str = ""
     metavar: str = ""
     word: str = ""
+    doors: tuple[str, ...] = DOORS
+    per_request: int | None = None
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,8 @@ class Row:
     ``says`` is the sentence for people, and ``says_not`` the one for a result that is false.
     ``http`` is the method and the end of the path, which may name parameters; ``command`` is the
     name in the command line, ``resp`` the name in RESP; each is made by rule where it is not given.
-    ``asks`` is the question before the command line does it; it may name fields of ``info()``.
+    ``asks`` is the question before the command line does it; it may name fields of ``info()``. It
+    does not ask where one of the parameters ``unless`` is given.
     ``known`` operations are refused for an object that does not exist, although the library would
     create it; the command line refuses all that do not say that they may be the first, by
     ``creates``. A ``must`` that returns False is refused, too. ``absent`` gives the reason why a
@@ -87,6 +93,7 @@ class Row:
     command: str = ""
     resp: str = ""
     asks: str = ""
+    unless: tuple[str, ...] = ()
     known: bool = False
     must: bool = False
     creates: bool = False

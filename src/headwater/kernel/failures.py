@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput, StoreError
-from headwater.kernel.declaring import Param
+from headwater.kernel.declaring import Param, Spelling
+from headwater.kernel.inputs import MAX_EXACT
 
 # ── Failures ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -81,6 +82,28 @@ class LastFailure(NamedTuple):
     cause: Cause | None
 
 
+_From: TypeAlias = Annotated[
+    int | None,
+    Param(
+        "Only letters that were given up from then on.",
+        Spelling.TIME,
+        least=0,
+        most=MAX_EXACT,
+        metavar="TIME",
+    ),
+]
+_Before: TypeAlias = Annotated[
+    int | None,
+    Param(
+        "Only letters that were given up before then.",
+        Spelling.TIME,
+        least=0,
+        most=MAX_EXACT,
+        metavar="TIME",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
     """Which dead letters are meant: those that fit everything that is given.
@@ -90,11 +113,17 @@ class LetterFilter:
     The message was given up at ``after_ms`` or later, and before ``before_ms``.
     """
 
-    tag: str | None = None
-    error: str | None = None
-    min_attempts: int | None = None
-    after_ms: int | None = None
-    before_ms: int | None = None
+    tag: Annotated[str | None, Param("Only letters whose message has this tag.")] = None
+    error: Annotated[
+        str | None,
+        Param("Only letters whose last error has this text.", metavar="TEXT"),
+    ] = None
+    min_attempts: Annotated[
+        int | None,
+        Param("Only letters that were delivered N times.", least=0, most=MAX_EXACT, metavar="N"),
+    ] = None
+    after_ms: _From = None
+    before_ms: _Before = None
 
     def __post_init__(self) -> None:
         for name in ("tag", "error"):

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overlo
 
 from headwater.kernel.codecs import D
 from headwater.kernel.declaring import Scope, operation
-from headwater.kernel.failures import Failure, GivenCause, LetterFilter
+from headwater.kernel.failures import Failure, GivenCause
 from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits, check_ms
 from headwater.log import dead_letters, grouping, settling
 from headwater.log.dead_letters import GroupLetters
 from headwater.log.handles import GroupHandle, Position, total
-from headwater.log.keys import MAX_LETTERS, MAX_READ
-from headwater.log.settling import GivenOffsets, Letters, failures_by_partition
+from headwater.log.settling import GivenLetters, GivenOffsets, failures_by_partition
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
 from headwater.store.call import Operation, Pace
+from headwater.store.letters import (
+    FittingLetters,
+    LettersPerS,
+    ListedBytes,
+    ListedLetters,
+    MovedLetters,
+)
 
 if TYPE_CHECKING:
     from headwater.log.topics import TopicGroupHandle
@@ -219,53 +225,61 @@ class AsyncGroup(AsyncAnyGroup[Message[D], WithInfo[Message[D]], GivenOffsets], 
         """Return the state of the group; raises UnknownGroup before its first read."""
         return await self._run(grouping.info(self._handle))
 
+    @operation(Scope.READ, http="GET dead", override=("HTTP", "RESP"))
     async def dead(
         self,
-        count: int = 100,
+        count: ListedLetters = 100,
         *,
-        matching: LetterFilter | None = None,
-        max_bytes: int | None = None,
+        matching: FittingLetters = None,
+        max_bytes: ListedBytes = None,
     ) -> list[DeadLetter]:
-        """Return the oldest dead letters, of those that fit ``matching``; they stay where they are.
+        """Show the oldest dead letters, the messages that were given up; they stay where they are.
 
-        A filter costs a look at every letter before the last one that is returned. There are no
-        more once they have ``max_bytes``.
+        Of those that fit ``matching``: a filter costs a look at every letter before the last one
+        that is returned. There are no more once they have ``max_bytes``.
         """
         return await self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
+    @operation(Scope.ADMIN, says="redriven: {record}")
     async def redrive(
         self,
-        count: int = MAX_READ,
+        count: MovedLetters = None,
         *,
-        letters: Letters | None = None,
-        matching: LetterFilter | None = None,
-        rate_per_s: int | None = None,
+        letters: GivenLetters = None,
+        matching: FittingLetters = None,
+        rate_per_s: LettersPerS = None,
     ) -> Redriven:
-        """Redrive dead letters: they are redelivered at once, as if they had never been tried.
+        """Redrive dead letters: they are redelivered, and their attempts are counted from 1 again.
 
-        The oldest, those that fit ``matching``, or ``letters`` as ``dead`` returned them or by the
-        offsets that the messages have. Those of messages that the stream no longer holds stay.
-        ``rate_per_s`` limits how many per second.
+        The oldest, a million at most, those that fit ``matching``, or ``letters`` as ``dead``
+        returned them or by the offsets that the messages have. Those of messages that the stream no
+        longer holds stay. ``rate_per_s`` limits how many per second.
         """
-        moved = GroupLetters(self._handle).redrive(letters, matching, count, Pace(rate_per_s))
-        return Redriven(*await self._run(moved))
+        box, pace = GroupLetters(self._handle), Pace(rate_per_s)
+        return Redriven(*await self._run(box.act("redrive", letters, matching, count, pace)))
 
+    @operation(
+        Scope.ADMIN,
+        "discarded",
+        says="discarded: {discarded}",
+        asks="Discard all dead letters of {group} that fit, of {info.dead}?",
+        unless=("offsets", "count"),
+    )
     async def discard(
         self,
-        letters: Letters | None = None,
+        letters: GivenLetters = None,
         *,
-        count: int = MAX_LETTERS,
-        matching: LetterFilter | None = None,
-        rate_per_s: int | None = None,
+        count: MovedLetters = None,
+        matching: FittingLetters = None,
+        rate_per_s: LettersPerS = None,
     ) -> int:
-        """Discard dead letters: these, the oldest, or those that fit; returns how many.
+        """Discard dead letters: those named, those that fit, or all. Returns how many.
 
         They are given as ``dead`` returned them, or by the offsets that the messages had. What they
         hold stays in the stream of the dead letters, until its retention removes it.
         """
-        return await self._run(
-            GroupLetters(self._handle).discard(letters, matching, count, Pace(rate_per_s))
-        )
+        box, pace = GroupLetters(self._handle), Pace(rate_per_s)
+        return (await self._run(box.act("discard", letters, matching, count, pace))).done
 
     def worker(
         self, **options: Unpack[GroupWorkerOptions]

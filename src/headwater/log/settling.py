@@ -48,6 +48,24 @@ GivenInTopic: TypeAlias = Annotated[
     ),
 ]
 
+GivenLetters: TypeAlias = Annotated[
+    Letters | None,
+    Param(
+        "Offsets of the messages (origin), as 5, and ranges, as 5-9; without any, all.",
+        Spelling.OFFSETS,
+        called="offsets",
+    ),
+]
+GivenLettersInTopic: TypeAlias = Annotated[
+    LettersInTopic | None,
+    Param(
+        "Partitions and offsets of the messages (origin), as 3:5, and ranges, as 3:5-9; without "
+        "any, all.",
+        Spelling.OFFSETS_BY_PARTITION,
+        called="offsets",
+    ),
+]
+
 Span: TypeAlias = tuple[int, int]
 
 OFFSETS = "messages, offsets, ranges and (start, end) pairs"

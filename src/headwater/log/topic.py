@@ -10,11 +10,10 @@ import pyarrow as pa
 
 from headwater.kernel.codecs import D
 from headwater.kernel.declaring import across
-from headwater.kernel.failures import LetterFilter
 from headwater.log import grouping, reading, topics
 from headwater.log.group import AnyGroup, Group
-from headwater.log.keys import MAX_LETTERS, MAX_READ, check_count
-from headwater.log.settling import GivenInTopic, LettersInTopic
+from headwater.log.keys import check_count
+from headwater.log.settling import GivenInTopic, GivenLettersInTopic
 from headwater.log.stream import Log, Stream
 from headwater.log.topics import TopicPosition, TopicStart
 from headwater.log.types import (
@@ -27,6 +26,13 @@ from headwater.log.types import (
     TopicWithInfo,
 )
 from headwater.store.call import Pace
+from headwater.store.letters import (
+    FittingLetters,
+    LettersPerS,
+    ListedBytes,
+    ListedLetters,
+    MovedLetters,
+)
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
@@ -138,43 +144,48 @@ class TopicGroup(
         """Return the state of the group in each partition."""
         return self._run(topics.infos(self._handle, grouping.info))
 
+    @across(Group.dead)
     def dead(
         self,
-        count: int = 100,
+        count: ListedLetters = 100,
         *,
-        matching: LetterFilter | None = None,
-        max_bytes: int | None = None,
+        matching: FittingLetters = None,
+        max_bytes: ListedBytes = None,
     ) -> list[TopicDeadLetter]:
-        """Return the oldest dead letters of all partitions that fit; they stay where they are."""
+        """Show the oldest dead letters of all partitions; they stay where they are."""
         return self._run(topics.dead(self._handle, count, matching, max_bytes))
 
+    @across(Group.redrive, result="redriven", says="redriven: {redriven}")
     def redrive(
         self,
-        count: int = MAX_READ,
+        count: MovedLetters = None,
         *,
-        letters: LettersInTopic | None = None,
-        matching: LetterFilter | None = None,
-        rate_per_s: int | None = None,
+        letters: GivenLettersInTopic = None,
+        matching: FittingLetters = None,
+        rate_per_s: LettersPerS = None,
     ) -> dict[int, Redriven]:
-        """Redrive dead letters: they are redelivered at once, as if they had never been tried.
+        """Redrive dead letters: they are redelivered, and their attempts are counted from 1 again.
 
         Returns how many by partition; see Group.redrive.
         """
-        return self._run(topics.redrive(self._handle, letters, matching, count, Pace(rate_per_s)))
+        moved = topics.act(self._handle, "redrive", letters, matching, count, Pace(rate_per_s))
+        return {place: Redriven(*done) for place, done in self._run(moved).items()}
 
+    @across(Group.discard)
     def discard(
         self,
-        letters: LettersInTopic | None = None,
+        letters: GivenLettersInTopic = None,
         *,
-        count: int = MAX_LETTERS,
-        matching: LetterFilter | None = None,
-        rate_per_s: int | None = None,
+        count: MovedLetters = None,
+        matching: FittingLetters = None,
+        rate_per_s: LettersPerS = None,
     ) -> int:
-        """Discard dead letters: these, the oldest, or those that fit; returns how many.
+        """Discard dead letters: those named, those that fit, or all. Returns how many.
 
         See Group.discard.
         """
-        return self._run(topics.discard(self._handle, letters, matching, count, Pace(rate_per_s)))
+        moved = topics.act(self._handle, "discard", letters, matching, count, Pace(rate_per_s))
+        return sum(done.done for done in self._run(moved).values())
 
     def worker(self, **options: Unpack[GroupWorkerOptions]) -> Callable[[TopicHandler[D]], Worker]:
         """Make a worker of the function below it, which gets one message at a time.

@@ -38,7 +38,6 @@ from headwater.log.handles import (
 )
 from headwater.log.keys import (
     MAX_BATCH_MESSAGES,
-    MAX_LETTERS,
     MAX_NAME_BYTES,
     MAX_PARTITIONS,
     TOPICS,
@@ -60,12 +59,11 @@ from headwater.log.types import (
     HeadedTopicMessage,
     Message,
     Placed,
-    Redriven,
     TopicDeadLetter,
     TopicMessage,
 )
 from headwater.store.call import Call, Clock, Operation, Pace, Wait
-from headwater.store.letters import LetterPage, no_place
+from headwater.store.letters import LetterAction, LetterPage, Moved, no_place
 from headwater.store.many import together
 
 DEFAULT_PARTITIONS = 8
@@ -393,44 +391,24 @@ def seek(group: TopicGroupHandle, position: TopicStart) -> Operation[dict[int, i
     return (yield from in_named(group, positions, grouping.seek))
 
 
-def redrive(
+def act(
     group: TopicGroupHandle,
+    action: LetterAction,
     letters: LettersInTopic | None,
     matching: LetterFilter | None,
-    count: int,
+    count: int | None,
     pace: Pace,
-) -> Operation[dict[int, Redriven]]:
-    """Redrive up to ``count`` dead letters, partition by partition."""
-    left = check_count(count)
+) -> Operation[dict[int, Moved]]:
+    """Redrive or discard up to ``count`` dead letters, partition by partition."""
+    left = count
 
-    def redrive_rest(member: GroupHandle, some: Letters | None) -> Operation[Redriven]:
+    def act_on_rest(member: GroupHandle, some: Letters | None) -> Operation[Moved]:
         nonlocal left
-        done = Redriven(*(yield from GroupLetters(member).redrive(some, matching, left, pace)))
-        left -= done.redriven
-        return done
+        moved = yield from GroupLetters(member).act(action, some, matching, left, pace)
+        left = None if left is None else left - moved.done
+        return moved
 
-    return (yield from in_named(group, (yield from _letters(group, letters)), redrive_rest))
-
-
-def discard(
-    group: TopicGroupHandle,
-    letters: LettersInTopic | None,
-    matching: LetterFilter | None,
-    count: int,
-    pace: Pace,
-) -> Operation[int]:
-    """Discard up to ``count`` dead letters, partition by partition; returns how many."""
-    left = check_count(count, most=MAX_LETTERS)
-
-    def discard_rest(member: GroupHandle, some: Letters | None) -> Operation[int]:
-        nonlocal left
-        done = yield from GroupLetters(member).discard(some, matching, left, pace)
-        # If all letters are meant, the call may be repeated.
-        left = left if left == MAX_LETTERS else left - done
-        return done
-
-    parts = yield from _letters(group, letters)
-    return sum((yield from in_named(group, parts, discard_rest)).values())
+    return (yield from in_named(group, (yield from _letters(group, letters)), act_on_rest))
 
 
 def _letters(

@@ -238,6 +238,10 @@ class Redriven(NamedTuple):
     redriven: int
     gone: int
 
+    def __str__(self) -> str:
+        lost = f"; {self.gone} stay, because the log no longer holds their messages"
+        return f"{self.redriven}{lost if self.gone else ''}"
+
 
 class Retained(NamedTuple):
     """What retention did: messages evicted, and those kept because a reader still needs them."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
+from headwater.kernel.declaring import Param, Spelling
 from headwater.kernel.failures import LetterFilter
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import (
@@ -34,6 +35,19 @@ from headwater.store.letters import (
 
 # A letter as dead() returned it, its place, or its id, which is looked up among all of them.
 OneQueueLetter: TypeAlias = QueueItem | str
+GivenQueueLetters: TypeAlias = Annotated[
+    Iterable[OneQueueLetter] | None,
+    Param(
+        "The dead letters; without any, all of them.",
+        Spelling.TEXTS,
+        called="ids",
+        metavar="ID",
+    ),
+]
+# Messages of queues have no tags.
+FittingQueueLetters: TypeAlias = Annotated[
+    LetterFilter | None, Param("Those that fit all of this.", without=("tag",))
+]
 _CURE = "give several letters as dead() returned them, their places or their ids"
 _FUNCTIONS: Final = {"redrive": "hw_queue_redrive", "discard": "hw_queue_discard"}
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final, Generic, Unpack
 
 from headwater.kernel.codecs import D
 from headwater.kernel.declaring import Scope, operation
-from headwater.kernel.failures import Failure, GivenCause, LetterFilter
+from headwater.kernel.failures import Failure, GivenCause
 from headwater.kernel.headers import GivenHeaders
 from headwater.kernel.inputs import AckMs, DelayMs, Duration, Limits
 from headwater.queue import dead_letters, inspecting, moving, settling, upkeep
-from headwater.queue.dead_letters import OneQueueLetter, QueueLetters
+from headwater.queue.dead_letters import FittingQueueLetters, GivenQueueLetters, QueueLetters
 from headwater.queue.handles import QueueHandle
-from headwater.queue.keys import DEDUPE_MS, MAX_LETTERS
+from headwater.queue.keys import DEDUPE_MS
 from headwater.queue.moving import HeadersOfMany
 from headwater.queue.settling import GivenDeliveries, GivenMessages
 from headwater.queue.types import (
@@ -29,6 +29,7 @@ from headwater.queue.types import (
     State,
 )
 from headwater.store.call import Pace
+from headwater.store.letters import LettersPerS, ListedBytes, ListedLetters, MovedLetters
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
@@ -274,48 +275,57 @@ class Queue(Generic[D]):
         """
         return self._run(settling.promote(self._handle, messages))
 
+    @operation(Scope.READ, http="GET dead", override=("HTTP", "RESP"))
     def dead(
         self,
-        count: int = 100,
+        count: ListedLetters = 100,
         *,
-        matching: LetterFilter | None = None,
-        max_bytes: int | None = None,
+        matching: FittingQueueLetters = None,
+        max_bytes: ListedBytes = None,
     ) -> list[QueueItem]:
-        """Return the messages that were given up, of those that fit, the oldest first.
+        """Show the oldest dead letters, the messages that were given up; they stay where they are.
 
-        A filter costs a look at every letter before the last one that is returned. There are no
-        more once they have ``max_bytes``.
+        Of those that fit ``matching``: a filter costs a look at every letter before the last one
+        that is returned. There are no more once they have ``max_bytes``.
         """
         return self._run(dead_letters.dead(self._handle, count, matching, max_bytes))
 
+    @operation(Scope.ADMIN, "redriven", says="redriven: {redriven}")
     def redrive(
         self,
-        letters: Iterable[OneQueueLetter] | None = None,
+        letters: GivenQueueLetters = None,
         *,
-        count: int = MAX_LETTERS,
-        matching: LetterFilter | None = None,
-        rate_per_s: int | None = None,
+        count: MovedLetters = None,
+        matching: FittingQueueLetters = None,
+        rate_per_s: LettersPerS = None,
     ) -> int:
-        """Redrive dead letters: all, those that fit, or those given; attempts start from 1 again.
+        """Redrive dead letters: they are redelivered, and their attempts are counted from 1 again.
 
-        They are given as ``dead`` returned them, by their places or by their ids; an id costs a
-        look at the letters before it. ``rate_per_s`` of them at most. Returns how many.
+        All, those that fit, or those given as ``dead`` returned them, by their places or by their
+        ids; an id costs a look at the letters before it. ``rate_per_s`` of them at most. Returns
+        how many.
         """
-        redriven = QueueLetters(self._handle).redrive(letters, matching, count, Pace(rate_per_s))
-        return self._run(redriven).done
+        box, pace = QueueLetters(self._handle), Pace(rate_per_s)
+        return self._run(box.act("redrive", letters, matching, count, pace)).done
 
+    @operation(
+        Scope.ADMIN,
+        "discarded",
+        says="discarded: {discarded}",
+        asks="Discard all dead letters of {queue} that fit, of {info.dead}?",
+        unless=("ids", "count"),
+    )
     def discard(
         self,
-        letters: Iterable[OneQueueLetter] | None = None,
+        letters: GivenQueueLetters = None,
         *,
-        count: int = MAX_LETTERS,
-        matching: LetterFilter | None = None,
-        rate_per_s: int | None = None,
+        count: MovedLetters = None,
+        matching: FittingQueueLetters = None,
+        rate_per_s: LettersPerS = None,
     ) -> int:
-        """Discard dead letters: all, those that fit, or those given; returns how many."""
-        return self._run(
-            QueueLetters(self._handle).discard(letters, matching, count, Pace(rate_per_s))
-        )
+        """Discard dead letters: those named, those that fit, or all. Returns how many."""
+        box, pace = QueueLetters(self._handle), Pace(rate_per_s)
+        return self._run(box.act("discard", letters, matching, count, pace)).done
 
     @operation(
         Scope.ADMIN,

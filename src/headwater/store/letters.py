@@ -10,18 +10,42 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headwater.errors import InvalidInput
+from headwater.kernel.declaring import Param
 from headwater.kernel.failures import Cause, LetterFilter
 from headwater.kernel.headers import Sized, bytes_of, check_max_bytes, first_of
 from headwater.kernel.inputs import check_int
-from headwater.store.call import Operation, Pace
+from headwater.store.call import MAX_RATE, Operation, Pace
 
 L = TypeVar("L", bound=Sized)
 LetterAction: TypeAlias = Literal["redrive", "discard"]
 # So many letters are looked at in one step.
 LOOKED_AT = 1000
+
+# Parameters of the operations on letters, which are the same for all.
+ListedLetters: TypeAlias = Annotated[
+    int, Param("How many dead letters at most.", least=1, most=100_000, metavar="N")
+]
+MovedLetters: TypeAlias = Annotated[
+    int | None,
+    Param("At most N dead letters.", least=1, most=1_000_000_000, metavar="N", per_request=1000),
+]
+FittingLetters: TypeAlias = Annotated[LetterFilter | None, Param("Those that fit all of this.")]
+LettersPerS: TypeAlias = Annotated[
+    int | None,
+    Param(
+        "At most N letters a second; Ctrl-C leaves the rest.",
+        least=1,
+        most=MAX_RATE,
+        called="rate",
+        metavar="N",
+        doors=("command line",),
+    ),
+]
+# Doors return as many as their replies hold.
+ListedBytes: TypeAlias = Annotated[int | None, Param("", doors=())]
 
 
 class Moved(NamedTuple):
@@ -177,44 +201,39 @@ class LetterBox(ABC, Generic[L]):
         cut = some and len(some) < len(letters)
         return LetterPage(some, self.place_after(some[-1]) if cut else at)
 
-    def redrive(
-        self,
-        letters: Any | None,
-        matching: LetterFilter | None,
-        count: int,
-        pace: Pace,
-    ) -> Operation[Moved]:
-        """Redrive letters: those named, those that fit, or the oldest, at most ``count``."""
-        check_int(count, "count", 0, self.most["redrive"])
-        return (yield from self.act("redrive", letters, matching, count, pace))
-
-    def discard(
-        self,
-        letters: Any | None,
-        matching: LetterFilter | None,
-        count: int,
-        pace: Pace,
-    ) -> Operation[int]:
-        """Discard letters: those named, those that fit, or the oldest; return how many."""
-        check_int(count, "count", 0, self.most["discard"])
-        return (yield from self.act("discard", letters, matching, count, pace)).done
-
     def act(
         self,
         action: LetterAction,
         letters: Any | None,
         matching: LetterFilter | None,
-        count: int,
+        count: int | None,
         pace: Pace,
     ) -> Operation[Moved]:
-        """Redrive or discard letters: all at once, or step by step for a filter or a rate."""
+        """Redrive or discard letters: those named, those that fit, or the oldest.
+
+        At most ``count``, or as many as one call takes: all at once, or step by step for a filter
+        or a rate.
+        """
+        most = self.most[action]
+        count = most if count is None else check_int(count, "count", 0, most)
         if letters is not None and matching is not None:
-            raise InvalidInput("give either letters or matching, not both")
+            raise InvalidInput("name letters, or say which of them are meant, not both")
         if not isinstance(matching, LetterFilter | None):
             raise InvalidInput(f"matching must be a LetterFilter, not {matching!r}")
         if matching is None and pace.check().per_s is None:
             return (yield from self.move(action, letters, count))
         named = None if letters is None else (yield from self.named(letters))
+        return (yield from self.sweep(action, named, matching, count, pace))
+
+    def sweep(
+        self,
+        action: LetterAction,
+        named: Collection[Any] | None,
+        matching: LetterFilter | None,
+        count: int,
+        pace: Pace,
+    ) -> Operation[Moved]:
+        """Redrive or discard up to ``count`` letters, step by step, of those that there are now."""
         end = yield from self.end()
         done = gone = 0
         place: str | None = ""

@@ -100,13 +100,6 @@ class LinesPushedView(View, frozen=True, kw_only=True):
     pushed: int
 
 
-class QueueRedrivenView(View, frozen=True, kw_only=True):
-    """How many dead letters of a queue were redriven."""
-
-    queue: str
-    redriven: int
-
-
 class DiscardedView(View, frozen=True, kw_only=True):
     """How many dead letters of a queue were discarded."""
 

@@ -12,7 +12,6 @@ from headwater.log.types import (
     DeadLetter,
     GroupInfo,
     Message,
-    Redriven,
     Retention,
     Searched,
     StreamInfo,
@@ -30,10 +29,6 @@ TopicGroupView = mirror(
     GroupInfo,
     first={"topic": str, "partition": int},
     names={"name": "group"},
-)
-RedrivenView = mirror("RedrivenView", Redriven, first={"stream": str, "group": str})
-TopicRedrivenView = mirror(
-    "TopicRedrivenView", Redriven, first={"topic": str, "group": str, "partition": int}
 )
 
 
@@ -184,22 +179,6 @@ class TopicLinesWrittenView(View, frozen=True, kw_only=True):
     topic: str
     written: int
     partitions: dict[int, OffsetsView]
-
-
-class LettersDiscardedView(View, frozen=True, kw_only=True):
-    """How many dead letters of a group were discarded."""
-
-    stream: str
-    group: str
-    discarded: int
-
-
-class TopicLettersDiscardedView(View, frozen=True, kw_only=True):
-    """How many dead letters of a topic's group were discarded."""
-
-    topic: str
-    group: str
-    discarded: int
 
 
 ReplayedView = mirror("ReplayedView", Replayed)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headwater.errors import InvalidInput, UnknownGroup
-from headwater.kernel.failures import ALL_LETTERS, LetterFilter
+from headwater.kernel.failures import LetterFilter
 from headwater.log import reading
 from headwater.log.dead_letters import GroupLetters
 from headwater.log.handles import GroupHandle, StreamHandle
@@ -82,7 +82,7 @@ def _move(
     box = letter_box(place.name, place.group)
     try:
         # A walk in steps: a group may have more than one call redrives.
-        return (yield from box.act(action, None, matching or ALL_LETTERS, MAX_LETTERS, pace))
+        return (yield from box.sweep(action, None, matching, MAX_LETTERS, pace))
     except UnknownGroup:
         return Moved(0, 0)  # it was removed meanwhile, and its letters with it
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -308,18 +308,6 @@ def peek(
     show_items(found, as_json, _TIMES.get(state, "due"), f"no message is {state}")
 
 
-def _check_ids(ids: Sequence[str]) -> Sequence[str]:
-    """Refuse what cannot be the id of a message, before anything is sent."""
-    for word in ids:
-        if not (word.isascii() and word.isdecimal()):
-            raise refused(
-                f"{word!r} is not the id of a message; copy it as `headwater queue peek` or "
-                "`headwater queue dead` prints it",
-                "ID",
-            )
-    return ids
-
-
 app = typer.Typer()
 app.command("list")(list_queues)
 app.command("push")(push)
@@ -327,6 +315,5 @@ app.command("pop")(pop)
 app.command("work")(work)
 app.command("stats")(stats)
 app.command("peek")(peek)
-letters.add_letter_commands(app, letters.queue_letters(known_queue, _check_ids))
 app.command("limit")(limit_command(QUEUE, known_queue, "max_in_flight_per_key", "rate_per_key"))
-add_commands(app, QUEUE, known_queue)
+add_commands(app, QUEUE, known_queue, dead=letters.show_queue_letters)

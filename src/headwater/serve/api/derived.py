@@ -45,7 +45,7 @@ def meant(offsets: list[int | RangeOfOffsets]) -> list[int | tuple[int, int]]:
     ]
 
 
-def meant_by_partition(offsets: dict[int, Any]) -> dict[int, list[int | tuple[int, int]]]:
+def _meant_by_partition(offsets: dict[int, Any]) -> dict[int, list[int | tuple[int, int]]]:
     """Return the offsets of a topic as the library takes them."""
     return {partition: meant(items) for partition, items in offsets.items()}
 
@@ -58,10 +58,11 @@ _SHAPES: Final[dict[Spelling, Any]] = {
     Spelling.MEMBERS: GivenMembers,
     Spelling.SCORES: GivenScores,
 }
+_NUMBERS: Final = (Spelling.MS, Spelling.SPAN, Spelling.TIME, Spelling.SIZE)
 _MOST_TEXTS: Final = 10_000
 _MEANT: Final[dict[Spelling, Callable[[Any], Any]]] = {
     Spelling.OFFSETS: meant,
-    Spelling.OFFSETS_BY_PARTITION: meant_by_partition,
+    Spelling.OFFSETS_BY_PARTITION: _meant_by_partition,
     Spelling.MEMBERS: members_of,
     Spelling.SCORES: scores_of,
 }
@@ -74,18 +75,12 @@ def routes_of(kind: Kind, look: Look) -> list[Route]:
 
 def _route(operation: Declared, look: Look) -> Route:
     method, _, end = (operation.row.http or f"POST {operation.verb}").partition(" ")
-    fields = _fields_type(operation)
+    fields = fields_type(operation)
     sent_in = "query" if method in ("GET", "DELETE") else "body"
 
     async def run(call: ApiCall) -> msgspec.Struct:
         asked = getattr(call, sent_in)
-        given = {}
-        for parameter in operation.parameters:
-            if parameter.called in operation.in_path:
-                continue
-            value = getattr(asked, parameter.called)
-            convert = _MEANT.get(parameter.says.shape)
-            given[parameter.called] = value if convert is None else convert(value)
+        given = given_in(asked, operation)
         given |= zip(operation.in_path, call.names[len(operation.kind.keys) :], strict=True)
         target = await opened(call, operation.kind, check=operation.checks)
         if operation.row.known and await getattr(target, operation.kind.state)() is None:
@@ -98,11 +93,26 @@ def _route(operation: Declared, look: Look) -> Route:
         operation.kind.path + (end and f"/{end}"),
         run,
         operation.row.scope,
-        query=fields if operation.parameters and sent_in == "query" else NoQuery,
+        query=fields if _sent(operation) and sent_in == "query" else NoQuery,
         body=fields if sent_in == "body" else None,
         answer=reply_type(operation),
         look=look if operation.row.scope is Scope.ADMIN else None,
     )
+
+
+def _sent(operation: Declared) -> list[Parameter]:
+    """Return the parameters of an operation that are not in its path."""
+    return [one for one in operation.taken_by(DOOR) if one.called not in operation.in_path]
+
+
+def given_in(asked: Any, operation: Declared) -> dict[str, Any]:
+    """Return what a request gives for the parameters of an operation, as ``call`` takes it."""
+    given = {}
+    for parameter in _sent(operation):
+        value = getattr(asked, parameter.called)
+        convert = None if value is None else _MEANT.get(parameter.says.shape)
+        given[parameter.called] = value if convert is None else convert(value)
+    return given
 
 
 async def opened(call: ApiCall, kind: Kind, *, check: bool = True) -> Any:
@@ -114,19 +124,20 @@ async def opened(call: ApiCall, kind: Kind, *, check: bool = True) -> Any:
     return kind.open(call.hw, *names, **more)
 
 
-def _fields_type(operation: Declared) -> type[msgspec.Struct]:
-    """Return the type of the parameters."""
-    sent = [one for one in operation.parameters if one.called not in operation.in_path]
+def fields_type(operation: Declared, *more: Any) -> type[msgspec.Struct]:
+    """Return the type of the parameters; ``more`` are further fields."""
     fields: list[Any] = []
-    for parameter in sent:
-        kind = _json_type(parameter)
-        kind = kind | None if parameter.optional else kind
-        default = [] if parameter.default is MISSING else [parameter.default]
-        fields.append((parameter.called, kind, *default))
+    for parameter in _sent(operation):
+        kind, default = _json_type(parameter), parameter.default
+        if parameter.says.per_request is not None:
+            default = parameter.says.per_request
+        elif parameter.optional:
+            kind |= None
+        fields.append((parameter.called, kind, *([] if default is MISSING else [default])))
     name = "".join(word.title() for word in operation.id.split("_"))
     return msgspec.defstruct(
         f"{name}Body",
-        fields,
+        [*fields, *more],
         namespace={"__doc__": f"What ``{operation.id}`` takes."},
         forbid_unknown_fields=True,
         kw_only=True,
@@ -139,6 +150,6 @@ def _json_type(parameter: Parameter) -> Any:
         return _SHAPES[says.shape]
     if says.shape is Spelling.TEXTS:
         return Annotated[list[str], Meta(max_length=_MOST_TEXTS, description=says.help)]
-    kind = int if says.shape in (Spelling.MS, Spelling.SPAN, Spelling.SIZE) else parameter.kind
+    kind = int if says.shape in _NUMBERS else parameter.kind
     bounds: dict[str, Any] = {} if kind is not int else {"ge": says.least, "le": says.most}
     return Annotated[kind, Meta(description=says.help or None, **bounds)]

@@ -1,12 +1,11 @@
-"""Dead letters over HTTP: of groups, of groups over topics, of queues, and jobs on many of them.
+"""Dead letters over HTTP: lists of those of groups and queues, and jobs on many of them.
 
 A list of letters ends once they have 4 MiB, and names the place where the next one begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -15,50 +14,18 @@ from headwater.doors.catalogue import GROUP, QUEUE, TOPIC_GROUP, Kind
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.kernel.failures import LetterFilter
-from headwater.log.keys import MAX_READ
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.derived import (
-    OffsetsByPartition,
-    meant,
-    meant_by_partition,
-    opened,
-)
-from headwater.serve.api.groups import get_group, get_topic_group
-from headwater.serve.api.queues import QueueMessagesView, get_queue
-from headwater.serve.api.routes import Look, Route
-from headwater.serve.fields import Count, GivenOffsets
+from headwater.serve.api.derived import fields_type, given_in, opened
+from headwater.serve.api.queues import QueueMessagesView
+from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
-from headwater.serve.jobs.letters import (
-    LetterJobBody,
-    LetterJobView,
-    MatchingBody,
-    letter_filter,
-    may_see,
-)
+from headwater.serve.jobs.letters import LetterJobBody, LetterJobView, may_see
 from headwater.serve.listing import letters_of
-from headwater.views.queues import DiscardedView, QueueMessageView, QueueRedrivenView
+from headwater.views.queues import QueueMessageView
 from headwater.views.record import View
-from headwater.views.streams import (
-    DeadLetterView,
-    LettersDiscardedView,
-    RedrivenView,
-    TopicLettersDiscardedView,
-    TopicRedrivenView,
-)
+from headwater.views.streams import DeadLetterView
 
 _AUDITED: Final = 20
-_LettersCount = Annotated[int, Meta(ge=1, le=MAX_READ)]
-_Ids = Annotated[list[str], Meta(max_length=10_000, description="Ids of messages, or places.")]
-
-
-class LettersQuery(MatchingBody, forbid_unknown_fields=True):
-    """How many dead letters, and which: those that fit everything that is given.
-
-    ``from`` is where a list before ended, as its ``next``.
-    """
-
-    count: Count = 100
-    from_: str = msgspec.field(default="", name="from")
 
 
 class DeadLettersView(View, frozen=True, kw_only=True):
@@ -79,150 +46,31 @@ class TopicDeadLettersView(View, frozen=True, kw_only=True):
     next: str | None
 
 
-class TopicRedrivesView(View, frozen=True, kw_only=True):
-    """How many dead letters of a group are redelivered, by partition."""
+def _list_of(kind: Kind, list_type: type[View], letters: str, view: Any) -> Route:
+    operation = kind.operation("dead", asyncio=True)
+    start = ("from_", str, msgspec.field(default="", name="from"))
 
-    partitions: list[TopicRedrivenView]  # type: ignore[valid-type]  # mirror makes it
-
-
-class GroupLettersBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters, and how many at most: the oldest, those of messages, or those that fit.
-
-    ``offsets`` are those that the messages have in the stream.
-    """
-
-    count: _LettersCount = 1000
-    offsets: GivenOffsets | None = None
-    matching: MatchingBody | None = None
-
-
-class TopicLettersBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters, and how many at most: the oldest, those of messages, or those that fit.
-
-    ``offsets`` are those that the messages have in their partitions.
-    """
-
-    count: _LettersCount = 1000
-    offsets: OffsetsByPartition | None = None
-    matching: MatchingBody | None = None
-
-
-class QueueLettersBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters, and how many at most: the oldest, some by id, or those that match."""
-
-    count: _LettersCount = 1000
-    ids: _Ids | None = None
-    matching: MatchingBody | None = None
-
-
-class _Door(NamedTuple):
-    """How dead letters of a kind are spelled in HTTP; ``names`` is the field that names some."""
-
-    kind: Kind
-    body: type[msgspec.Struct]
-    names: str
-    meant: Callable[[Any], Any]
-    list: type[View]
-    letters: str
-    view: Callable[[Any], View]
-    redriven: type[View]
-    discarded: type[View]
-    look: Look
-
-
-_DOORS: Final = (
-    _Door(
-        *(GROUP, GroupLettersBody, "offsets", meant),
-        *(DeadLettersView, "letters", DeadLetterView.of),
-        *(RedrivenView, LettersDiscardedView, get_group),
-    ),
-    _Door(
-        *(TOPIC_GROUP, TopicLettersBody, "offsets", meant_by_partition),
-        *(TopicDeadLettersView, "letters", DeadLetterView.of),
-        *(TopicRedrivesView, TopicLettersDiscardedView, get_topic_group),
-    ),
-    _Door(
-        *(QUEUE, QueueLettersBody, "ids", lambda ids: ids),
-        *(QueueMessagesView, "messages", QueueMessageView.of),
-        *(QueueRedrivenView, DiscardedView, get_queue),
-    ),
-)
-
-
-def _list_of(door: _Door) -> Route:
     async def show(call: ApiCall) -> msgspec.Struct:
-        query = call.query
-        matching = letter_filter(query)
-        await opened(call, door.kind)
+        given = given_in(call.query, operation)
+        count = given.pop("count")
+        fitting = any(fact is not None for fact in given.values())
+        matching = LetterFilter(**given) if fitting else None
+        await opened(call, kind)
         page = await call.hw.store.run(
-            letters_of(
-                *(door.kind, list(call.names), query.count, query.from_),
-                None if matching == LetterFilter() else matching,
-            )
+            letters_of(kind, list(call.names), count, call.query.from_, matching)
         )
-        facts: dict[str, Any] = dict(zip(door.kind.keys, call.names, strict=True))
-        facts[door.letters] = [door.view(letter) for letter in page.letters]
-        return door.list(**facts, next=page.place)
+        facts: dict[str, Any] = dict(zip(kind.keys, call.names, strict=True))
+        facts[letters] = [view.of(letter) for letter in page.letters]
+        return list_type(**facts, next=page.place)
 
-    show.__name__ = f"dead_{door.kind.name}"
-    show.__doc__ = f"""Show the oldest dead letters of a {_noun(door)} that match; they stay.
+    show.__name__ = operation.id
+    show.__doc__ = f"""{operation.summary}
 
     The list ends early once they have 4 MiB; the next one goes on from its next.
     """
-    path = f"{door.kind.path}/dead"
-    return Route("GET", path, show, Scope.READ, query=LettersQuery, answer=door.list)
-
-
-def _noun(door: _Door) -> str:
-    return door.kind.name.replace("topic_group", "group of a topic")
-
-
-def _named(door: _Door, call: ApiCall) -> dict[str, Any]:
-    """Return the arguments of ``redrive`` and ``discard`` that a request gives."""
-    named, matching = getattr(call.body, door.names), call.body.matching
-    return {
-        "letters": None if named is None else door.meant(named),
-        "count": call.body.count,
-        "matching": None if matching is None else letter_filter(matching),
-    }
-
-
-def _redrive_of(door: _Door) -> Route:
-    async def redrive(call: ApiCall) -> msgspec.Struct:
-        done = await (await opened(call, door.kind)).redrive(**_named(door, call))
-        facts: dict[str, Any] = dict(zip(door.kind.keys, call.names, strict=True))
-        if door.kind is QUEUE:
-            return QueueRedrivenView(**facts, redriven=done)
-        if door.kind is GROUP:
-            return RedrivenView.of(done, **facts)
-        parts = (TopicRedrivenView.of(part, **facts, partition=n) for n, part in done.items())
-        return TopicRedrivesView(partitions=list(parts))
-
-    redrive.__name__ = f"redrive_{door.kind.name}"
-    redrive.__doc__ = f"""Redrive dead letters of a {_noun(door)}: they are redelivered at once.
-
-    Their attempts are counted from 1 again.
-    """
-    return _change(door, "redrive", redrive, door.redriven)
-
-
-def _discard_of(door: _Door) -> Route:
-    async def discard(call: ApiCall) -> msgspec.Struct:
-        discarded = await (await opened(call, door.kind)).discard(**_named(door, call))
-        facts: dict[str, Any] = dict(zip(door.kind.keys, call.names, strict=True))
-        return door.discarded(**facts, discarded=discarded)
-
-    discard.__name__ = f"discard_{door.kind.name}"
-    discard.__doc__ = f"""Discard dead letters of a {_noun(door)}; they are not redelivered.
-
-    Those of a group stay in their stream until its retention removes them.
-    """
-    return _change(door, "discard", discard, door.discarded)
-
-
-def _change(door: _Door, verb: str, run: Any, answer: type[View]) -> Route:
-    path = f"{door.kind.path}/{verb}"
-    return Route("POST", path, run, Scope.ADMIN, body=door.body, answer=answer, look=door.look)
+    query = fields_type(operation, start)
+    path = f"{kind.path}/dead"
+    return Route("GET", path, show, operation.row.scope, query=query, answer=list_type)
 
 
 # ── Jobs ──────────────────────────────────────────────────────────────────────────────────────────
@@ -296,7 +144,9 @@ async def stop_letter_job(call: ApiCall) -> LetterJobsView:
 
 _PATH: Final = "/v1/letters/jobs"
 LETTER_ROUTES: Final = (
-    *(route for door in _DOORS for route in (_list_of(door), _redrive_of(door), _discard_of(door))),
+    _list_of(GROUP, DeadLettersView, "letters", DeadLetterView),
+    _list_of(TOPIC_GROUP, TopicDeadLettersView, "letters", DeadLetterView),
+    _list_of(QUEUE, QueueMessagesView, "messages", QueueMessageView),
     Route("GET", _PATH, list_letter_jobs, Scope.READ, answer=LetterJobsView),
     Route(
         "POST",

@@ -28,6 +28,7 @@ _SPELLED: Final = {
     Spelling.POSITION_BY_PARTITION: "FIRST|LAST|offset|partition:offset",
     Spelling.MEMBERS: "member",
     Spelling.SCORES: "score member",
+    Spelling.TIME: "ms",
 }
 # Most replies are one of these, and go out as they are.
 _PLAIN: Final = frozenset((int, float, str, bytes, type(None)))
@@ -42,17 +43,17 @@ def commands_of(kind: Kind, look: Look) -> list[RespCommand]:
 def _command(operation: Declared, look: Look) -> RespCommand:
     kind, keys = operation.kind, operation.kind.keys
     name = operation.row.resp or kind.letters + operation.verb.replace("_", "").upper()
-    rest = [one for one in operation.parameters if _takes_rest(one)]
-    needed = [one for one in operation.parameters if one.required and not _takes_rest(one)]
-    options = {_word(one): one for one in operation.parameters if not one.required}
-    replaces = bool(operation.records)
+    rest = [one for one in operation.taken_by(DOOR) if _takes_rest(one)]
+    options = options_of(operation)
+    needed = [one for one in operation.taken_by(DOOR) if one.required and one not in rest]
+    replaces = any(not record.optional for record in operation.records.values())
     syntax = ["key", *keys[1:], *map(_spelled, needed), *(["[OFF]"] if replaces else [])]
+    syntax += spelled_options(options)
     syntax += [
-        f"[{word}]" if one.kind is bool else f"[{word} {_spelled(one)}]"
-        for word, one in options.items()
+        f"[{_spelled(one)} ...]" if one.optional else f"{_spelled(one)} [{_spelled(one)} ...]"
+        for one in rest
     ]
-    syntax += [f"{_spelled(one)} [{_spelled(one)} ...]" for one in rest]
-    spelled = sum(len(_spelled(one).split()) for one in rest)
+    spelled = sum(len(_spelled(one).split()) for one in rest if not one.optional)
     least = 1 + len(keys) + len(needed) + spelled + replaces
 
     # What is checked may be created anew, and what is changed by somebody is opened for them.
@@ -65,12 +66,12 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         if replaces and arguments.take_option("OFF"):
             arguments.end()
         while options and (word := arguments.take_option(*options)) is not None:
-            one = options[word]
-            given[one.called] = not one.default if one.kind is bool else _value(one, arguments)
+            given |= read_option(options[word], arguments)
         for one in rest:
-            if not arguments:
+            if arguments:
+                given[one.called] = _values(one, arguments.rest(), name)
+            elif not one.optional:
                 raise wrong_arity(name)
-            given[one.called] = _values(one, arguments.rest(), name)
         arguments.end()
         client = session.door.client
         if operation.checks and kind.check is not None:
@@ -101,9 +102,29 @@ def _command(operation: Declared, look: Look) -> RespCommand:
     )
 
 
+def options_of(operation: Declared) -> dict[str, Parameter]:
+    """Return the options of an operation, by their words."""
+    taken = operation.taken_by(DOOR)
+    return {_word(one): one for one in taken if not one.required and not _takes_rest(one)}
+
+
+def spelled_options(options: Mapping[str, Parameter]) -> list[str]:
+    """Return options as the syntax of a command has them."""
+    return [
+        f"[{word}]" if one.kind is bool else f"[{word} {_spelled(one)}]"
+        for word, one in options.items()
+    ]
+
+
+def read_option(option: Parameter, arguments: Arguments) -> dict[str, Any]:
+    """Read the value behind the word of an option; returns it by the option's name."""
+    flag = option.kind is bool
+    return {option.called: not option.default if flag else _value(option, arguments)}
+
+
 def _takes_rest(parameter: Parameter) -> bool:
-    whole = (Spelling.POSITION_BY_PARTITION, Spelling.TEXTS, Spelling.SCORES)
-    return parameter.variadic or parameter.says.shape in whole
+    whole = (Spelling.POSITION_BY_PARTITION, Spelling.SCORES)
+    return parameter.listed or parameter.says.shape in whole
 
 
 def _word(parameter: Parameter) -> str:
@@ -124,7 +145,7 @@ def _value(parameter: Parameter, arguments: Arguments) -> Any:
     match parameter.says.shape:
         case Spelling.POSITION:
             return start_of(arguments.take())
-        case Spelling.MS | Spelling.SPAN | Spelling.SIZE:
+        case Spelling.MS | Spelling.SPAN | Spelling.SIZE | Spelling.TIME:
             return arguments.number()
     if parameter.kind is int:
         return arguments.number()
