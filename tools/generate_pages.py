@@ -69,7 +69,7 @@ def cli_section(kind: Kind, declaration: Declaration) -> Iterator[str]:
     usage = f"headwater {kind.command} {declaration.name} {' '.join(names)}"
     yield f"`{usage}`: {declaration.help}"
     options = [word for word in declaration.words if word not in arguments]
-    if options or declaration.asks:
+    if options or declaration.asks or kind.database:
         yield ""
         yield "| option | |"
         yield "|---|---|"
@@ -80,6 +80,8 @@ def cli_section(kind: Kind, declaration: Declaration) -> Iterator[str]:
         said = word.help[:1].lower() + word.help[1:].rstrip(".")
         names_of = "`, `".join([*word.option.split("/"), *SHORT_OPTIONS.get(word.called, ())])
         yield f"| `{names_of}` | {said}{needed}{default} |"
+    if kind.database:
+        yield "| `--db` | the database; required, from `$HEADWATER_DB` if not given |"
     if declaration.asks:
         yield "| `--yes`, `-y` | does not ask for confirmation |"
 

@@ -79,7 +79,7 @@ def is_view(line: bytes) -> bool:
     derived = [
         reply_type(operation)
         for operation in catalogue(asyncio=False)
-        if get_origin(operation.returns) is not list
+        if operation.row.result or get_origin(operation.returns) is not list
     ]
     for view in (*all_views().values(), *derived):
         # An operation that every door writes by hand may return what no JSON says.

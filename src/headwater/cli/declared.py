@@ -1826,4 +1826,115 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
             words=[],
         ),
     ],
+    "consumer": [
+        Declaration(
+            name="seek",
+            verb="seek",
+            help="Set where a consumer continues, on each of its streams or on one; processes follow.",
+            asks=False,
+            words=[
+                Word(
+                    called="to",
+                    option="--to",
+                    shape="position",
+                    help="An offset, first or last.",
+                    required=True,
+                ),
+                Word(
+                    called="stream",
+                    option="--stream",
+                    help="One of its streams only.",
+                    metavar="STREAM",
+                    keyword=True,
+                    optional=True,
+                ),
+            ],
+            by_hand=True,
+        ),
+        Declaration(
+            name="dead",
+            verb="dead",
+            help="Show the oldest dead letters of a consumer: the messages that it gave up.",
+            asks=False,
+            words=[
+                Word(
+                    called="count",
+                    option="--count",
+                    kind="int",
+                    help="How many dead letters at most.",
+                    metavar="N",
+                    least=1,
+                    most=100000,
+                    default=100,
+                ),
+                Word(
+                    called="stream",
+                    option="--stream",
+                    help="One of its streams only.",
+                    metavar="STREAM",
+                    keyword=True,
+                    optional=True,
+                ),
+            ],
+        ),
+        Declaration(
+            name="discard",
+            verb="discard",
+            help="Drop dead letters of a consumer for good, with what the database notes of them.",
+            asks=True,
+            words=[
+                Word(
+                    called="stream",
+                    option="--stream",
+                    help="One of its streams only.",
+                    metavar="STREAM",
+                    keyword=True,
+                    optional=True,
+                ),
+                Word(
+                    called="up_to",
+                    option="--up-to",
+                    kind="int",
+                    help="Only letters up to this offset of STREAM.CONSUMER.sql-dead.",
+                    metavar="OFFSET",
+                    least=1,
+                    most=9007199254740991,
+                    keyword=True,
+                    optional=True,
+                ),
+            ],
+        ),
+        Declaration(
+            name="forget",
+            verb="forget",
+            help="Stop retention from waiting for a consumer until it runs again; its position is kept.",
+            asks=False,
+            words=[
+                Word(
+                    called="stream",
+                    option="--stream",
+                    help="One of its streams only.",
+                    metavar="STREAM",
+                    keyword=True,
+                    optional=True,
+                )
+            ],
+        ),
+        Declaration(
+            name="remove",
+            verb="remove",
+            help="Remove the position of a consumer: retention no longer waits, and it starts again.",
+            asks=False,
+            words=[
+                Word(
+                    called="stream",
+                    option="--stream",
+                    help="One of its streams only.",
+                    metavar="STREAM",
+                    keyword=True,
+                    optional=True,
+                )
+            ],
+        ),
+    ],
 }

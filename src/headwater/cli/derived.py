@@ -17,7 +17,7 @@ import typer
 
 from headwater import views
 from headwater.cli import options, output
-from headwater.cli.options import AsJson, StoreUrl, Yes, confirm, keyword
+from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl, Yes, confirm, keyword
 from headwater.doors.catalogue import Kind
 from headwater.kernel.declaring import Spelling
 from headwater.kernel.inputs import Limits
@@ -114,8 +114,9 @@ def _command(
     def run(store: str | None, as_json: bool, yes: bool = False, **words: Any) -> None:
         operation = kind.operation(declaration.verb)
         names = [words.pop("name"), *(words.pop(key) for key in keys[1:])]
+        beside = {"db": words.pop("db")} if kind.database else {}
         given = _given(declaration, words)
-        with opening(operation, opened)(store, *names) as target:
+        with opening(operation, opened)(store, *names, **beside) as target:
             for called, value in given.items():
                 if isinstance(value, options.Steps):
                     given[called] = options.from_here(value, target.info().next)
@@ -132,6 +133,8 @@ def _command(
     parameters = [_parameter(word) for word in declaration.words]
     if declaration.asks:
         parameters.append(keyword("yes", Yes, False))
+    if kind.database:
+        parameters.append(keyword("db", DatabaseUrl, _EMPTY))
     parameters += _LAST
     run.__name__, run.__doc__ = f"{declaration.verb}_{kind.name}", declaration.help
     return addressed(run, kind, parameters)

@@ -26,6 +26,7 @@ from typing import (
 
 from headwater.errors import (
     HeadwaterError,
+    UnknownConsumer,
     UnknownGroup,
     UnknownIck,
     UnknownQueue,
@@ -52,7 +53,8 @@ class Kind:
     client. ``check`` refuses an address that does not exist, where opening would create it.
     ``state`` is the method that returns how an object stands; of one that does not exist, it
     raises or returns None. A ``collection`` is one object whose methods take an address first, and
-    changes of it are recorded under a name, which ``open`` takes as ``by``.
+    changes of it are recorded under a name, which ``open`` takes as ``by``. What is in a
+    ``database`` beside the store has one class, whose methods block; tasks call them in a thread.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Kind:
     check: Callable[..., Operation[None]] | None = None
     state: str = "info"
     collection: bool = False
+    database: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -83,6 +86,7 @@ class Kind:
 
 @cache
 def _operations(kind: Kind, asyncio: bool) -> tuple[Declared, ...]:
+    asyncio = asyncio and not kind.database
     package, _, module = kind.module.rpartition(".")
     name = f"{package}.aio_{module}" if asyncio else kind.module
     cls = getattr(import_module(name), f"Async{kind.cls}" if asyncio else kind.cls)
@@ -393,7 +397,27 @@ TOPIC: Final = Kind(
     UnknownTopic,
     _topic_exists,
 )
-KINDS: Final = (GROUP, TOPIC_GROUP, STREAM, TOPIC, QUEUE, ICK, CHANNEL, TIMED_JOB)
+
+
+def _consumer(outbox: Any, hw: Any, consumer: str) -> Any:
+    from headwater.outbox.known_consumers import KnownConsumer
+
+    return KnownConsumer(outbox, hw, consumer)
+
+
+CONSUMER: Final = Kind(
+    "consumer",
+    "/v1/consumers/{consumer}",
+    "consumer",
+    "",
+    "headwater.outbox.known_consumers",
+    "KnownConsumer",
+    _consumer,
+    UnknownConsumer,
+    state="positions",
+    database=True,
+)
+KINDS: Final = (GROUP, TOPIC_GROUP, STREAM, TOPIC, QUEUE, ICK, CHANNEL, TIMED_JOB, CONSUMER)
 
 
 @cache

@@ -99,6 +99,8 @@ def shown(value: Any) -> Any:
         return value
     if isinstance(value, int):
         return Counted(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     if isinstance(value, Mapping):
         return ", ".join(f"{name}:{shown(item)}" for name, item in value.items())
     return value

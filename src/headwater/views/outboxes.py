@@ -62,37 +62,6 @@ def consumer_places(checkpoints: Sequence[Checkpoint]) -> Operation[list[Consume
 ConsumerRedrivenView = mirror("ConsumerRedrivenView", ConsumerRedriven, first={"consumer": str})
 
 
-class ConsumerSoughtView(View, frozen=True, kw_only=True):
-    """The offset of a stream at which a consumer continues, after a seek."""
-
-    consumer: str
-    stream: str
-    next: int
-
-
-class ConsumerRemovedView(View, frozen=True, kw_only=True):
-    """A consumer whose positions on some streams were removed."""
-
-    consumer: str
-    streams: list[str]
-    removed: bool = True
-
-
-class ConsumerForgottenView(View, frozen=True, kw_only=True):
-    """A consumer that retention of some streams waits for no longer, until it runs again."""
-
-    consumer: str
-    streams: list[str]
-    forgotten: bool = True
-
-
-class ConsumerDiscardedView(View, frozen=True, kw_only=True):
-    """How many dead letters of a consumer were discarded."""
-
-    consumer: str
-    discarded: int
-
-
 class ConsumerLetterView(View, frozen=True, kw_only=True):
     """A message that a consumer gave up; ``origin`` is its offset in ``stream``."""
 

@@ -10,22 +10,20 @@ import typer
 
 from headwater import views
 from headwater.cli import options, output
+from headwater.cli.derived import add_commands, answer
 from headwater.cli.options import (
     AsJson,
-    Count,
     DatabaseUrl,
     Position,
     StoreUrl,
-    Yes,
-    confirm,
     connected,
     similar,
 )
-from headwater.kernel.inputs import MAX_EXACT
+from headwater.doors.catalogue import CONSUMER
 
 if TYPE_CHECKING:
-    from headwater.client import Headwater
-    from headwater.outbox import Consumer
+    from headwater.outbox.consumer_letters import ConsumerLetter
+    from headwater.outbox.known_consumers import KnownConsumer
 
 app = typer.Typer()
 
@@ -79,50 +77,14 @@ def seek(
     What it has committed is kept; running processes follow.
     """
     wanted = options.target(to)
-    with _known_consumer(db, store, name, stream) as (consumer, _):
-        if isinstance(wanted, int) and len(consumer.streams) > 1:
-            raise typer.BadParameter(
-                "an offset belongs to one stream; name it with --stream: "
-                f"{', '.join(consumer.streams)}"
-            )
-        sought = {
-            place: consumer.seek(options.from_here(wanted, here or 1), stream=place)
-            for place, here in consumer.positions().items()
-        }
-    for place, offset in sought.items():
-        assert isinstance(offset, int), "of a stream, as no topic was named"
-        done = views.outboxes.ConsumerSoughtView(consumer=name, stream=place, next=offset)
-        output.answer(done, f"{name} continues at {offset} of {place}", as_json)
-
-
-@app.command()
-def dead(
-    name: ConsumerName,
-    db: DatabaseUrl,
-    stream: OneStream = None,
-    count: Count = 100,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the oldest dead letters of a consumer: the messages that it gave up."""
-    with _known_consumer(db, store, name, stream) as (consumer, _):
-        letters = consumer.dead(count)
-    output.show_list(
-        letters,
-        views.outboxes.ConsumerLetterView.of,
-        {
-            "stream": lambda letter: letter.stream,
-            "origin": lambda letter: letter.origin,
-            "attempts": lambda letter: letter.attempts,
-            "buried": lambda letter: output.time_text(letter.buried_ms),
-            "tag": lambda letter: letter.tag,
-            "value": lambda letter: letter.value,
-            "cause": lambda letter: letter.cause and str(letter.cause),
-        },
-        as_json,
-        fold=3,
-        nothing="no dead letters",
-    )
+    with _known(store, name, db=db) as consumer:
+        sought: dict[str, int] = {}
+        if isinstance(wanted, options.Steps):
+            for place, here in consumer.positions(stream).items():
+                sought |= consumer.seek(options.from_here(wanted, here or 1), stream=place)
+        else:
+            sought = consumer.seek(wanted, stream=stream)
+    answer(CONSUMER.operation("seek"), [name], sought, as_json)
 
 
 @app.command()
@@ -162,83 +124,35 @@ def redrive(
     output.answer(view, f"handled {done.handled}{again}", as_json)
 
 
-@app.command()
-def discard(
-    name: ConsumerName,
-    db: DatabaseUrl,
-    stream: OneStream = None,
-    up_to: Annotated[
-        int | None,
-        typer.Option(
-            "--up-to",
-            metavar="OFFSET",
-            min=1,
-            max=MAX_EXACT,
-            help="Only letters up to this offset of STREAM.CONSUMER.sql-dead.",
-            show_default=False,
-        ),
-    ] = None,
-    yes: Yes = False,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Drop dead letters of a consumer for good, with what the database notes of them."""
-    with _known_consumer(db, store, name, stream) as (consumer, _):
-        if up_to is not None and len(consumer.streams) > 1:
-            raise options.refused(
-                "it is an offset of one stream; name it with --stream: "
-                f"{', '.join(consumer.streams)}",
-                "--up-to",
-            )
-        some = "" if up_to is None else f" up to {up_to}"
-        confirm(f"Discard all dead letters of {name}{some}, for good?", yes)
-        done = consumer.discard(up_to)
-    view = views.outboxes.ConsumerDiscardedView(consumer=name, discarded=done)
-    output.answer(view, f"discarded {done}", as_json)
-
-
-@app.command()
-def remove(
-    name: ConsumerName,
-    db: DatabaseUrl,
-    stream: OneStream = None,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Remove the position of a consumer: retention no longer waits for it, and it starts again."""
-    with _known_consumer(db, store, name, stream) as (consumer, _):
-        consumer.remove()
-        streams = list(consumer.streams)
-    done = views.outboxes.ConsumerRemovedView(consumer=name, streams=streams)
-    output.answer(done, f"removed {name} of {', '.join(streams)}", as_json)
-
-
-@app.command()
-def forget(
-    name: ConsumerName,
-    db: DatabaseUrl,
-    stream: OneStream = None,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Stop retention from waiting for a consumer until it runs again; its position is kept."""
-    from headwater.outbox.consumers import forget_consumer
-
-    with _known_consumer(db, store, name, stream) as (consumer, hw):
-        streams = list(consumer.streams)
-        forget_consumer(consumer, hw)
-    done = views.outboxes.ConsumerForgottenView(consumer=name, streams=streams)
-    output.answer(done, f"forgot {name} on {', '.join(streams)}", as_json)
+def _show_letters(_: object, letters: list[ConsumerLetter], as_json: bool) -> None:
+    """Print dead letters of a consumer."""
+    output.show_list(
+        letters,
+        views.outboxes.ConsumerLetterView.of,
+        {
+            "stream": lambda letter: letter.stream,
+            "origin": lambda letter: letter.origin,
+            "attempts": lambda letter: letter.attempts,
+            "buried": lambda letter: output.time_text(letter.buried_ms),
+            "tag": lambda letter: letter.tag,
+            "value": lambda letter: letter.value,
+            "cause": lambda letter: letter.cause and str(letter.cause),
+        },
+        as_json,
+        fold=3,
+        nothing="no dead letters",
+    )
 
 
 @contextmanager
-def _known_consumer(
-    db: str, store: str | None, name: str, stream: str | None
-) -> Iterator[tuple[Consumer, Headwater]]:
-    """Yield a consumer of the streams on which it has a position; raises UnknownConsumer."""
+def _known(store: str | None, name: str, *, db: str) -> Iterator[KnownConsumer]:
+    """Yield a consumer that has a position; raises UnknownConsumer."""
     from headwater.outbox import Outbox
-    from headwater.outbox.consumers import known_consumer
+    from headwater.outbox.known_consumers import KnownConsumer
     from headwater.sql.engines import open_engine
 
     with open_engine(db) as engine, connected(store) as hw:
-        yield known_consumer(Outbox(engine), hw, name, stream, similar), hw
+        yield KnownConsumer(Outbox(engine), hw, name, similar)
+
+
+add_commands(app, CONSUMER, _known, dead=_show_letters)

@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from headwater.doors.catalogue import CONSUMER, Kind
 from headwater.errors import HeadwaterError
 from headwater.kernel.declaring import Scope
 from headwater.kernel.failures import START_MS
@@ -21,16 +23,12 @@ from headwater.serve.tokens import Grant
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from headwater.client import Headwater
     from headwater.outbox.batches import StagedRow, StreamedBatch
     from headwater.outbox.consumer_letters import ConsumerLetter
-    from headwater.outbox.consumer_loop import Consumer
     from headwater.outbox.outbox import Outbox
     from headwater.outbox.status import Status
 
 log = logging.getLogger("headwater.serve")
-
-T = TypeVar("T")
 
 
 @contextmanager
@@ -45,6 +43,16 @@ def open_database(url: str, store_url: str | None) -> Iterator[ServedDatabase]:
         from headwater.sql.engines import open_engine
     with open_engine(url) as engine:
         yield ServedDatabase(Outbox(engine), safe_name(engine), store_url)
+
+
+class InThreads:
+    """An object whose methods block: each is done in a thread, and awaited."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __getattr__(self, verb: str) -> Any:
+        return partial(asyncio.to_thread, self._call, verb)
 
 
 class ServedDatabase:
@@ -67,30 +75,24 @@ class ServedDatabase:
         """Return where a row of the outbox is."""
         return await asyncio.to_thread(self._outbox.find_row, row)
 
-    async def change_consumer(
-        self, name: str, stream: str | None, change: Callable[[Consumer, Headwater], T]
-    ) -> T:
-        """Do something to a consumer that has a position; raises UnknownConsumer."""
-        return await asyncio.to_thread(self._change, name, stream, change)
+    def opened(self, kind: Kind, *names: str) -> InThreads:
+        """Return an object that is in the database; its methods raise when it is not."""
+
+        def call(verb: str, *args: Any, **named: Any) -> Any:
+            from headwater.client import connect
+
+            with connect(self._store_url, wait_ms=START_MS) as hw:
+                return getattr(kind.open(self._outbox, hw, *names), verb)(*args, **named)
+
+        return InThreads(call)
 
     async def letters_of(self, name: str, count: int, grant: Grant) -> list[ConsumerLetter]:
         """Return the oldest dead letters of a consumer; a grant must allow to read their stream.
 
         There are no more once they have 4 MiB.
         """
-        letters = await self.change_consumer(
-            name, None, lambda consumer, _: consumer.dead(count, max_bytes=LIST_BYTES)
-        )
+        letters = await self.opened(CONSUMER, name).dead(count, max_bytes=LIST_BYTES)
         return [letter for letter in letters if grant.allows(Scope.READ, letter.stream)]
-
-    def _change(
-        self, name: str, stream: str | None, change: Callable[[Consumer, Headwater], T]
-    ) -> T:
-        from headwater.client import connect
-        from headwater.outbox.consumers import known_consumer
-
-        with connect(self._store_url, wait_ms=START_MS) as hw:
-            return change(known_consumer(self._outbox, hw, name, stream), hw)
 
     async def staged(self) -> OutboxBacklog | None:
         """Return what is staged, for the history; None when the database does not answer."""

@@ -17,6 +17,7 @@ from headwater.doors.replies import reply, reply_type
 from headwater.kernel.declaring import Scope, Spelling
 from headwater.log.keys import MAX_PARTITIONS
 from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.databases import ServedDatabase
 from headwater.serve.api.routes import Look, NoQuery, Route
 from headwater.serve.fields import (
     GivenMembers,
@@ -27,6 +28,7 @@ from headwater.serve.fields import (
     members_of,
     scores_of,
 )
+from headwater.serve.http.messages import Refused
 
 DOOR: Final = "HTTP"
 
@@ -115,9 +117,18 @@ def given_in(asked: Any, operation: Declared) -> dict[str, Any]:
     return given
 
 
+def served_database(call: ApiCall) -> ServedDatabase:
+    """Return the database that is served; raises Refused, 404, without one."""
+    if call.served.database is None:
+        raise Refused(404, "this server was given no database; start it with --db URL")
+    return call.served.database
+
+
 async def opened(call: ApiCall, kind: Kind, *, check: bool = True) -> Any:
     """Return the object that a request names; raises what says that it is not there."""
     names = call.names[: len(kind.keys)]
+    if kind.database:
+        return served_database(call).opened(kind, *names)
     if check and kind.check is not None:
         await call.hw.store.run(kind.check(*names))
     more = {"by": call.grant.holder} if kind.collection else {}

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
+from headwater.doors.catalogue import GROUP, QUEUE
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.kernel.declaring import Scope
 from headwater.kernel.failures import Cause, LetterFilter
@@ -22,6 +23,7 @@ from headwater.serve.console.calls import Context, PageCall, page
 from headwater.serve.console.links import Place, query
 from headwater.serve.console.render import number
 from headwater.serve.console.ruler import moment_of
+from headwater.serve.console.spelling import command, python
 from headwater.serve.console.values import cut
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.letters import LetterSweep, SweepPlace, may_see
@@ -325,7 +327,7 @@ async def move_letters(call: PageCall) -> Action:
     at_least = bool(found.rest)
     together = not named and not call.query.get("place")
     chosen = None if together else {place: named.get(place) for place in places}
-    cli, python = _commands(call, word, chosen, matching, rate)
+    cli, program = _commands(call, word, chosen, matching, rate)
     letters = f"{number(total)} dead {'letter' if total == 1 else 'letters'}"
     return Action(
         title=f"{word.title()} {'at least ' if at_least else ''}{letters}",
@@ -336,7 +338,7 @@ async def move_letters(call: PageCall) -> Action:
         path="/v1/letters/jobs",
         body=body,
         cli=cli,
-        python=python,
+        python=program,
         back="/dead",
         careful=word == "discard",
         # How many were counted in time says nothing of how many there are.
@@ -448,35 +450,29 @@ def _commands(
     rate: int | None,
 ) -> tuple[str, str]:
     """Return the same as a line for a shell and as Python; without places, for all of them."""
-    options: list[object] = ["--rate", rate] if rate else []
-    options += ["--yes"] if word == "discard" else []
-    arguments = [f"rate_per_s={rate}"] if rate else []
-    fields = ", ".join(f"{name}={value!r}" for name, value in _spelled(matching).items())
-    fitting = [f"matching=headwater.LetterFilter({fields})"] if fields else []
+    fitting: dict[str, Any] = _spelled(matching)
+    typed = {name: _time(ms) for name, ms in fitting.items() if name.endswith("_ms")}
+    paced = {} if rate is None else {"rate": rate}
     if places is None:
         # The patterns of names that the client may change; none stand for all.
         grant = call.grant
         names = () if grant.everywhere(Scope.ADMIN) else grant.patterns(Scope.ADMIN)
-        given = ", ".join([*map(repr, names), *fitting, *arguments])
-        line = cli_words("letters", word, *names, *options, *_filter_options(matching))
-        return line, f"hw.{word}_everywhere({given})"
+        operation = GROUP.operation(word, asyncio=True)
+        # All options are those of one group.
+        _, _, options = command(operation, [], fitting | typed | paced).partition(f" {word}")
+        _, _, arguments = python(operation, ["", ""], fitting | paced).partition(f".{word}(")
+        given = ", ".join([*map(repr, names), arguments.removesuffix(")")]).removesuffix(", ")
+        return f"{cli_words('letters', word, *names)}{options}", f"hw.{word}_everywhere({given})"
     lines, calls = [], []
     for place, letters in places.items():
-        kind = "stream" if place.group else "queue"
+        operation = (GROUP if place.group else QUEUE).operation(word, asyncio=True)
         names = (place.name, place.group) if place.group else (place.name,)
-        chosen = _filter_options(matching) if letters is None else letters
-        lines.append(cli_words(kind, word, *names, *options, *chosen))
-        named = f"[{', '.join(letters or ())}]" if place.group else repr(letters)
-        first = fitting if letters is None else [f"letters={named}"]
-        target = f"hw.{kind}({place.name!r})" + (f".group({place.group!r})" if place.group else "")
-        calls.append(f"{target}.{word}({', '.join([*first, *arguments])})")
+        chosen: dict[str, Any] = fitting
+        if letters is not None:
+            chosen = {"offsets": list(map(int, letters))} if place.group else {"ids": letters}
+        lines.append(command(operation, names, chosen | (typed if letters is None else {}) | paced))
+        calls.append(python(operation, names, chosen | paced))
     return " && ".join(lines), "\n".join(calls)
-
-
-def _filter_options(matching: LetterFilter) -> Iterator[object]:
-    for name, value in _spelled(matching).items():
-        yield f"--{name.removesuffix('_ms').replace('_', '-')}"
-        yield _time(value) if name.endswith("_ms") else value
 
 
 async def stop_letters(call: PageCall) -> Action:

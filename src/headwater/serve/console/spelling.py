@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
-from headwater.doors.catalogue import CHANNEL, GROUP, ICK, QUEUE, STREAM, Declared, Kind
+from headwater.doors.catalogue import CHANNEL, CONSUMER, GROUP, ICK, QUEUE, STREAM, Declared, Kind
 from headwater.kernel.declaring import Spelling
 from headwater.kernel.inputs import parse_size, parse_span
 from headwater.serve.console.actions.action import Action, Prepare, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import (
     channel_link,
+    consumer_link,
     group_link,
     ick_link,
     queue_link,
@@ -31,6 +32,7 @@ _LINKS: Final[dict[str, Callable[..., str]]] = {
     STREAM.name: stream_link,
     QUEUE.name: queue_link,
     CHANNEL.name: channel_link,
+    CONSUMER.name: consumer_link,
     ICK.name: ick_link,
 }
 
@@ -41,7 +43,8 @@ class Bill(NamedTuple):
     ``given`` are values by the names of doors, ``typed`` what a command has for one that was typed
     otherwise, as 7d, ``words`` what it has beside them. What is empty comes from the operation:
     ``verb`` is another one of the same object, ``then`` the page to go to. What loses something is
-    ``careful``.
+    ``careful``. ``python`` is the call where a program uses another object, of a database if
+    ``sql``.
     """
 
     said: list[str]
@@ -54,6 +57,8 @@ class Bill(NamedTuple):
     then: str = ""
     careful: bool | None = None
     pinned: tuple[tuple[str, str], ...] = ()
+    python: str = ""
+    sql: bool = False
 
 
 MakeBill: TypeAlias = Callable[..., Awaitable[Bill]]
@@ -106,27 +111,7 @@ def action(operation: Declared, names: Sequence[str], bill: Bill) -> Action:
     in_query = method in ("GET", "DELETE")
     if in_query and values:
         path += f"?{urlencode(values)}"
-    command = row.command or operation.verb.replace("_", "-")
-    words: list[object] = [*kind.command.split(), command, *names]
-    for parameter in operation.parameters:
-        if parameter.called not in values:
-            continue
-        value = values[parameter.called]
-        if value is True:
-            words.append(parameter.option)
-            continue
-        value = bill.typed.get(parameter.called, value)
-        words += [parameter.option] if parameter.keyword or not parameter.required else []
-        words += value if isinstance(value, list) else [value]
-    words += bill.words
-    if row.asks:
-        words.append("--yes")
-    target = kind.open(_Spelled("hw"), *names)
-    arguments = [
-        f"{parameter.name}={value!r}" if parameter.keyword else repr(value)
-        for parameter in operation.parameters
-        if (value := values.get(parameter.called)) is not None
-    ]
+    typed = {name: text for name, text in bill.typed.items() if values.get(name) is not True}
     return Action(
         title=bill.title or f"{operation.verb.title()} {' of '.join(reversed(names))}",
         scope=row.scope,
@@ -135,13 +120,52 @@ def action(operation: Declared, names: Sequence[str], bill: Bill) -> Action:
         method=method,
         path=path,
         body=values if operation.parameters and not in_query else None,
-        cli=cli_words(*words),
-        python=f"{target}.{operation.verb}({', '.join(arguments)})",
+        cli=command(operation, names, values | typed, *bill.words),
+        python=bill.python or python(operation, names, values),
         back=bill.then or _LINKS[kind.name](*names),
         careful=bool(row.asks) if bill.careful is None else bill.careful,
         counts=bill.counts,
         pinned=bill.pinned,
+        sql=bill.sql,
     )
+
+
+def command(operation: Declared, names: Sequence[str], typed: Mapping[str, Any], *more: str) -> str:
+    """Return an operation as a line for a shell; ``more`` words come behind the others."""
+    kind, row = operation.kind, operation.row
+    name = row.command or operation.verb.replace("_", "-")
+    words: list[object] = [*kind.command.split(), name, *names]
+    for parameter in operation.parameters:
+        if parameter.called not in typed:
+            continue
+        value = typed[parameter.called]
+        if parameter.listed or (parameter.required and not parameter.keyword):
+            words += value if isinstance(value, list) else [value]
+        else:
+            words += [parameter.option] if value is True else [parameter.option, value]
+    words += more
+    if row.asks and not any(name in typed for name in row.unless):
+        words.append("--yes")
+    return cli_words(*words)
+
+
+def python(operation: Declared, names: Sequence[str], given: Mapping[str, Any]) -> str:
+    """Return an operation as a line of a program."""
+    arguments: list[str] = []
+    records: dict[str, list[str]] = {}
+    for parameter in operation.parameters:
+        if (value := given.get(parameter.called)) is None:
+            continue
+        named = f"{parameter.name}={value!r}"
+        if parameter.of in operation.records and operation.records[parameter.of].optional:
+            records.setdefault(parameter.of, []).append(named)
+        else:
+            arguments.append(named if parameter.keyword else repr(value))
+    for name, facts in records.items():
+        made = operation.records[name].kind.__name__
+        arguments.append(f"{name}=headwater.{made}({', '.join(facts)})")
+    target = operation.kind.open(_Spelled("hw"), *names)
+    return f"{target}.{operation.verb}({', '.join(arguments)})"
 
 
 class _Spelled:

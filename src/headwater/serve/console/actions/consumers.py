@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
-
+from headwater.doors.catalogue import CONSUMER
 from headwater.errors import InvalidInput, UnknownConsumer
-from headwater.kernel.declaring import Scope
-from headwater.serve.console.actions.action import Action, cli_words, given
+from headwater.serve.console.actions.action import Action, given
 from headwater.serve.console.calls import PageCall
-from headwater.serve.console.links import consumer_link
 from headwater.serve.console.render import counted, number
 from headwater.serve.console.ruler import position_of
-from headwater.serve.http.messages import Refused, path_part
+from headwater.serve.console.spelling import Bill, action
+from headwater.serve.http.messages import Refused
 from headwater.views.outboxes import ConsumerPlace, consumer_places
 
 
@@ -54,74 +52,60 @@ async def seek_consumer(call: PageCall) -> Action:
         words = f"It skips {counted(distance, 'message')} and never handles them."
     else:
         words = "It is already there; nothing changes."
-    return Action(
-        title=f"Seek {one.consumer} on {one.stream} to {number(target)}",
-        scope=Scope.ADMIN,
-        name=one.consumer,
-        bill=[
+    bill = Bill(
+        [
             f"The consumer is at {number(one.next_offset)} and continues at {number(target)}.",
             words,
             "A running process follows with its next batch, or within about two seconds.",
         ],
-        method="POST",
-        path=f"/v1/consumers/{path_part(one.consumer)}/seek",
-        body={"to": to, "stream": one.stream},
-        cli=cli_words("consumer", "seek", one.consumer, to, "--stream", one.stream),
+        given={"to": to, "stream": one.stream},
+        title=f"Seek {one.consumer} on {one.stream} to {number(target)}",
         python=_python(place, f"seek({to!r}, stream={one.stream!r})"),
-        back=consumer_link(one.consumer),
         careful=distance != 0,
         sql=True,
         pinned=(("to", str(to)),),
     )
+    return action(CONSUMER.operation("seek"), [one.consumer], bill)
 
 
 async def forget_consumer(call: PageCall) -> Action:
     """Make retention wait no longer for a consumer."""
     place = await _place(call)
     one = place.checkpoint
-    return Action(
-        title=f"Stop retaining messages of {one.stream} for {one.consumer}",
-        scope=Scope.ADMIN,
-        name=one.consumer,
-        bill=[
+    bill = Bill(
+        [
             "Retention stops waiting for it until it runs again. Its position stays in the "
             "database.",
             f"{number(place.lag)} messages that it has not handled may be evicted; it would then "
             "report a gap.",
         ],
-        method="POST",
-        path=f"/v1/consumers/{path_part(one.consumer)}/forget",
-        body={"stream": one.stream},
-        cli=cli_words("consumer", "forget", one.consumer, "--stream", one.stream),
+        given={"stream": one.stream},
+        title=f"Stop retaining messages of {one.stream} for {one.consumer}",
         python=f"hw.stream({one.stream!r}).forget_reader({'consumer:' + one.consumer!r})",
-        back=consumer_link(one.consumer),
         careful=True,
     )
+    return action(CONSUMER.operation("forget"), [one.consumer], bill)
 
 
 async def remove_consumer(call: PageCall) -> Action:
     """Remove the position of a consumer."""
     place = await _place(call)
     one = place.checkpoint
-    return Action(
-        title=f"Remove the position of {one.consumer} on {one.stream}",
-        scope=Scope.ADMIN,
-        name=one.consumer,
-        bill=[
+    bill = Bill(
+        [
             f"This removes its position, {number(one.next_offset)}, from the database; "
             f"{number(place.lag)} messages wait for it. Effects that are committed stay.",
             "A process that still runs it stops with CheckpointRemoved. One that starts later "
             "begins where its declaration says.",
         ],
-        method="DELETE",
-        path=f"/v1/consumers/{path_part(one.consumer)}?{urlencode({'stream': one.stream})}",
-        body=None,
-        cli=cli_words("consumer", "remove", one.consumer, "--stream", one.stream),
+        given={"stream": one.stream},
+        title=f"Remove the position of {one.consumer} on {one.stream}",
         python=_python(place, "remove()"),
-        back="/consumers",
+        then="/consumers",
         careful=True,
         sql=True,
     )
+    return action(CONSUMER.operation("remove"), [one.consumer], bill)
 
 
 async def discard_consumer_letters(call: PageCall) -> Action:
@@ -131,25 +115,17 @@ async def discard_consumer_letters(call: PageCall) -> Action:
     info = await call.hw.stream(name).info()
     if not info.length:
         raise InvalidInput(f"consumer {one.consumer!r} has no dead letters of {one.stream!r}")
-    return Action(
-        title=f"Discard dead letters of {one.consumer}",
-        scope=Scope.ADMIN,
-        name=one.consumer,
-        bill=[
+    bill = Bill(
+        [
             f"This evicts {number(info.length)} dead letters of {one.consumer} on "
             f"{one.stream} for good, which are messages {number(info.first)} to "
             f"{number(info.last)} of the stream {name}. Dead letters that come later stay.",
             "The messages themselves stay in their stream.",
         ],
-        method="POST",
-        path=f"/v1/consumers/{path_part(one.consumer)}/discard",
-        body={"stream": one.stream, "up_to": info.last},
-        cli=cli_words(
-            *("consumer", "discard", one.consumer, "--stream", one.stream),
-            *("--up-to", info.last, "--yes"),
-        ),
+        given={"stream": one.stream, "up_to": info.last},
+        title=f"Discard dead letters of {one.consumer}",
         python=_python(place, f"discard({info.last})"),
-        back=consumer_link(one.consumer),
         careful=True,
         sql=True,
     )
+    return action(CONSUMER.operation("discard"), [one.consumer], bill)
