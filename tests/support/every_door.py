@@ -166,6 +166,8 @@ class CommandLine(Records):
             if one.called not in given:
                 continue
             value = given[one.called]
+            if one.says.shape is Spelling.TIME:
+                value = dt.datetime.fromtimestamp(value / 1000, dt.UTC).isoformat()
             if one.required and not one.keyword:
                 arguments += words_of(one, value)
             else:
@@ -205,7 +207,7 @@ class RespDoor:
             else:
                 word = one.says.word or one.called.removesuffix("_ms").replace("_", "").upper()
                 options += [word, *([] if isinstance(value, bool) else words)]
-        if operation.records and not options:
+        if not options and any(not record.optional for record in operation.records.values()):
             options = ["OFF"]
         answer = self._send(name.upper(), *names, *needed, *options, *rest)
         if isinstance(answer, Exception):
