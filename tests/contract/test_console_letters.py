@@ -289,7 +289,7 @@ def test_all_that_match_are_counted_and_taken_back_in_time(browser: ApiClient, d
         "Discard 2 dead letters",
         f"queue discard {dead.name} ",
         "--rate 5",
-        "rate_per_s=5)",
+        "rate_per_s=5",
     ):
         assert words in bill
     assert send(browser, "/console/act", **fields, error="ride", rate="5").status == 303

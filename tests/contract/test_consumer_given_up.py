@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from headwater import InvalidInput, Message, NotCreated
-from headwater.kernel.failures import Cause
+from headwater.kernel.failures import Cause, LetterFilter
 from headwater.outbox import Consumer, Outbox, write_reset
 from headwater.outbox import consumer_letters as letters_module
 from headwater.outbox.consumer_letters import ConsumerLetters, GivenUp
@@ -384,13 +384,15 @@ def test_a_letter_that_is_repeated_with_another_error_is_one_letter(desk: Desk, 
     letters = ConsumerLetters(f"{name}.c.sql-dead", stream._handle)
     for attempt, error in enumerate((ValueError("once"), KeyError("again")), 1):
         desk.hw.store.run(letters.bury(GivenUp(message, attempt, attempt, error), "consumer:c"))
-    [letter] = desk.hw.store.run(letters.dead(9))
+    [letter] = desk.hw.store.run(letters.listed(9)).letters
     assert (letter.attempts, letter.cause) == (1, Cause("ValueError", "once"))
     other = Message(7, "t", b"of a stream that was made anew", 0)
     desk.hw.store.run(letters.bury(GivenUp(other, 1, 1, ValueError()), "consumer:c"))
-    assert [letter.value for letter in desk.hw.store.run(letters.dead(9))] == [
-        *(b"bad", b"of a stream that was made anew")
-    ]
+    listed = desk.hw.store.run(letters.listed(9)).letters
+    assert [letter.value for letter in listed] == [b"bad", b"of a stream that was made anew"]
+    matching = LetterFilter(error="once")
+    assert desk.hw.store.run(letters.listed(9, matching)).letters == [letter]
+    assert desk.hw.store.run(letters.listed(1, place="2")).letters == listed[1:]
 
 
 @pytest.mark.parametrize(

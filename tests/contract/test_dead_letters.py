@@ -56,16 +56,6 @@ def test_the_dead_letters_are_a_stream_like_any_other(client: Headwater, stream:
     assert offsets(grave.group("mourners").read(10)) == [1, 2, 3, 4, 5]
 
 
-def test_bury_moves_what_has_expired_without_a_read(client: Headwater, stream: Stream) -> None:
-    stream.write_many(entries(5))
-    group = stream.group("g", dead_letters=True)
-    let_expire(client, group, 3)
-    assert group.bury() == 3
-    assert group.bury() == 0
-    assert [d.origin for d in group.dead()] == [1, 2, 3]
-    assert group.info().pending == 0
-
-
 def test_any_number_of_messages_expires_at_once(client: Headwater, stream: Stream) -> None:
     rows = entries(3300)
     stream.write_many(rows)
@@ -195,34 +185,6 @@ def test_dead_letters_survive_eviction_and_the_end_of_the_group(
     assert pairs(client.stream(f"{stream.name}.grave").read(1, 9)) == rows
 
 
-def test_redrive_gives_letters_back_as_if_never_tried(client: Headwater, stream: Stream) -> None:
-    stream.write_many(entries(5))
-    group = stream.group("g", dead_letters=True)
-    let_expire(client, group, 5)
-    group.bury()
-    assert group.redrive(2) == (2, 0)
-    assert [(m.offset, m.attempt) for m in group.read(10, ack_ms=FAR)] == [(1, 1), (2, 1)]
-    assert [d.origin for d in group.dead()] == [3, 4, 5]
-    assert group.info().dead == 3
-    assert group.redrive() == (3, 0)
-    assert offsets(group.read(10, ack_ms=FAR)) == [3, 4, 5]
-    assert group.redrive() == (0, 0)
-    assert group.dead() == []
-    assert group.ack((1, 5)) == 5
-    assert group.info().ack_offset == 6
-
-
-def test_a_redriven_message_can_die_again(client: Headwater, stream: Stream) -> None:
-    stream.write("a", b"1")
-    group = stream.group("g", dead_letters=True)
-    for _ in range(3):
-        assert let_expire(client, group, 1) == [1]
-        assert group.bury() == 1
-        assert [(d.origin, d.attempts) for d in group.dead()] == [(1, 1)]
-        assert group.redrive() == (1, 0)
-    assert group.info().expired == 3
-
-
 def test_what_the_log_no_longer_holds_stays_among_the_dead(
     client: Headwater, stream: Stream
 ) -> None:
@@ -260,35 +222,6 @@ def test_dead_looks_at_the_oldest_letters_only(client: Headwater, stream: Stream
     assert [d.origin for d in group.dead(5)] == [1, 2, 3, 4, 5]
     assert group.dead(0) == []
     assert [d.origin for d in group.dead(100)] == list(range(1, 11))
-
-
-def test_dead_letters_can_be_turned_on_and_off(client: Headwater, stream: Stream) -> None:
-    stream.write_many(entries(6))
-    assert let_expire(client, stream.group("g"), 2) == [1, 2]
-    group = stream.group("g", dead_letters=True)
-    assert let_expire(client, group, 2) == [3, 4]
-    group.read(0)
-    group.bury()
-    off = stream.group("g", dead_letters=False)
-    assert let_expire(client, off, 2) == [5, 6]
-    off.read(1)
-    info = off.info()
-    assert (info.expired, info.pending, info.dead_letters) == (6, 0, None)
-
-
-def test_a_seek_gives_dead_letters_no_second_life(client: Headwater, stream: Stream) -> None:
-    stream.write_many(entries(3))
-    group = stream.group("g", dead_letters=True)
-    let_expire(client, group, 3)
-    group.bury()
-    group.seek("first")
-    assert group.redrive() == (3, 0)
-    got = group.read(10, ack_ms=FAR)
-    while more := group.read(10, ack_ms=FAR):
-        got += more
-    assert offsets(got) == [1, 2, 3]
-    assert group.ack((1, 3)) == 3
-    assert group.info().pending == 0
 
 
 def test_letters_stay_in_one_stream_until_there_are_none(client: Headwater, stream: Stream) -> None:
@@ -530,15 +463,6 @@ def origins(buried_group: Group) -> list[int]:
     return [letter.origin for letter in letters]
 
 
-def test_letters_that_are_named_go_and_the_others_stay(buried_group: Group) -> None:
-    letters = buried_group.dead()
-    assert buried_group.discard(letters[2]) == 1
-    assert buried_group.discard([letters[2], letters[4], letters[0], letters[9], letters[10]]) == 4
-    assert origins(buried_group) == [2, 4, 6, 7, 8, 9, 16, 17, 18, 19, 20]
-    assert buried_group.discard(letters) == 11
-    assert origins(buried_group) == []
-
-
 def test_letters_are_named_by_the_offsets_that_their_messages_had(buried_group: Group) -> None:
     assert buried_group.discard([3, range(5, 8), (9, 16)]) == 8
     assert origins(buried_group) == [1, 2, 4, 8, 17, 18, 19, 20]
@@ -554,13 +478,6 @@ def test_the_oldest_go_first(buried_group: Group) -> None:
     assert buried_group.discard(count=0) == 0
     assert buried_group.discard() == 1
     assert buried_group.discard() == 0
-
-
-def test_what_is_discarded_is_neither_redriven_nor_pending(buried_group: Group) -> None:
-    buried_group.discard((2, 9))
-    assert buried_group.redrive() == (8, 0)
-    assert [m.offset for m in buried_group.read(20, ack_ms=FAR)] == [1, 10, *range(15, 21)]
-    assert buried_group.info().pending == 12
 
 
 def test_the_stream_of_the_dead_letters_keeps_what_is_discarded(

@@ -349,30 +349,6 @@ def half_published(client: Headwater, stream: Stream, sequence: int = 1) -> None
 
 
 @pytest.mark.usefixtures("nodes_of_two")
-def test_whoever_repeats_a_publish_that_was_left_finishes_it(
-    client: Headwater, stream: Stream
-) -> None:
-    half_published(client, stream)
-    stream.stage(table(entries(1400)), "second-attempt")
-    at = stream.publish("second-attempt", producer="p", sequence=1)
-    assert at == Published(1, 1400)
-    assert all_of(stream) == entries(1400)
-    assert left_behind(client, stream.name) == set()
-
-
-@pytest.mark.usefixtures("nodes_of_two")
-def test_the_next_publish_finishes_the_one_before_first(client: Headwater, stream: Stream) -> None:
-    half_published(client, stream)
-    stream.write("other", b"between")
-    stream.stage(table(entries(5, 1401)), "next")
-    at = stream.publish("next", producer="p", sequence=2)
-    assert at == Published(1402, 1406)
-    found = [row for row in all_of(stream) if row and row[0] != "other"]
-    assert found == entries(1405)
-    assert stream.publish(producer="p", sequence=1) == Published(1, 1401)
-
-
-@pytest.mark.usefixtures("nodes_of_two")
 def test_what_a_publish_has_begun_with_stays_with_it(client: Headwater, stream: Stream) -> None:
     half_published(client, stream)
     assert stream.unstage("s1t0", "s1t1") == 0

@@ -208,6 +208,11 @@ class Declared:
 
         Returns what the method returns: of asyncio, something to await.
         """
+        positional, named = self.arguments(given)
+        return getattr(target, self.verb)(*positional, **named)
+
+    def arguments(self, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return values by the names of doors as the method takes them."""
         positional: list[Any] = []
         named: dict[str, Any] = {}
         records: dict[str, dict[str, Any]] = {name: {} for name in self.records}
@@ -226,7 +231,7 @@ class Declared:
             if not record.optional or any(fact is not None for fact in facts.values()):
                 named[name] = record.kind(**facts)
         # What is variadic comes last, and takes any mixture of iterables.
-        return getattr(target, self.verb)(*positional, **named)
+        return positional, named
 
 
 def _signature(

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from headwater.aio_client import AsyncHeadwater
+from headwater.kernel.failures import LetterFilter
 from headwater.kernel.inputs import Duration
 from headwater.kernel.stopping import AsyncStopSignal
 from headwater.log.handles import Start
@@ -118,7 +119,7 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
         PositionLost, CheckpointRemoved, TransactionEnded, NotCreated, and errors of the store or
         the database.
         """
-        return sum([await self._do(turn.run_once()) for turn in self._turns.values()])
+        return sum(await self._do(self._each(Turn.run_once)))
 
     async def run(self) -> None:
         """Apply what is there and what comes, until ``stop``.
@@ -169,12 +170,11 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
 
     async def lag(self) -> int:
         """Count the offsets from the position to the end of the stream."""
-        return sum([await self._do(turn.lag()) for turn in self._turns.values()])
+        return sum(await self._do(self._each(Turn.lag)))
 
     async def positions(self) -> dict[str, int | None]:
         """Return the offset needed next of each stream, as committed; None before the first run."""
-        found = [await self._do(turn.positions()) for turn in self._turns.values()]
-        return {name: at for positions in found for name, at in positions.items()}
+        return dict(await self._do(self._each(Turn.load)))
 
     async def seek(
         self, position: TopicStart, *, stream: str | None = None
@@ -189,12 +189,18 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
         """
         return await self._do(self._seek(position, stream))
 
-    async def dead(self, count: int = 100, *, max_bytes: int | None = None) -> list[ConsumerLetter]:
+    async def dead(
+        self,
+        count: int = 100,
+        *,
+        matching: LetterFilter | None = None,
+        max_bytes: int | None = None,
+    ) -> list[ConsumerLetter]:
         """Return the oldest dead letters of all its streams, with their causes; they stay there.
 
-        There are no more once they have ``max_bytes``.
+        Of those that fit ``matching``. There are no more once they have ``max_bytes``.
         """
-        return await self._do(self._dead(count, max_bytes))
+        return await self._do(self._dead(count, matching, max_bytes))
 
     async def redrive(self) -> ConsumerRedriven:
         """Handle the dead letters that there are now again, in order, each exactly once.
@@ -221,7 +227,7 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
 
         A process of this consumer that still runs ends with CheckpointRemoved.
         """
-        return sum([await self._do(turn.remove()) for turn in self._turns.values()]) > 0
+        return any(await self._do(self._each(Turn.remove)))
 
     if not ASYNC:
 

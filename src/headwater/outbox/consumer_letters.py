@@ -16,11 +16,13 @@ import pyarrow as pa
 from headwater.errors import ReusedSequence, StaleSequence
 from headwater.kernel.failures import Cause, spelled
 from headwater.kernel.headers import NO_HEADERS, Headers, encode_fields, first_of, with_header
+from headwater.log.dead_letters import offset_of
 from headwater.log.handles import StreamHandle, batch_of_entries
-from headwater.log.reading import newest_sequence, read_from
+from headwater.log.reading import info, newest_sequence, read_from
 from headwater.log.types import HeadedMessage, Message
 from headwater.log.writing import append
 from headwater.store.call import Operation
+from headwater.store.letters import LetterFacts, LetterList, LetterPage
 
 ORIGIN: Final = "hw.dead-offset"
 ATTEMPTS: Final = "hw.dead-attempts"
@@ -111,7 +113,7 @@ class ConsumerLetter(NamedTuple):
         return self.time_ms
 
 
-class ConsumerLetters:
+class ConsumerLetters(LetterList[ConsumerLetter]):
     """The dead letters of one consumer on one stream, which are in the stream ``name``."""
 
     def __init__(self, name: str, source: StreamHandle) -> None:
@@ -162,15 +164,29 @@ class ConsumerLetters:
                 pass
         return (yield from append(self._handle, letter, None, None, None)).start
 
-    def dead(self, count: int, max_bytes: int | None = None) -> Operation[list[ConsumerLetter]]:
-        """Return the oldest ``count`` letters; they stay where they are.
+    def count(self) -> Operation[int]:
+        """Return how many there are."""
+        return (yield from info(StreamHandle(self.name, self._registered))).length
 
-        There are no more once they have ``max_bytes``.
-        """
+    def page(
+        self, place: str, count: int, max_bytes: int | None = None
+    ) -> Operation[LetterPage[ConsumerLetter]]:
+        """Return up to ``count`` letters from a place on, which is an offset in their stream."""
         # A handle of its own: whether letters were lost is no matter of who looks at them.
         handle = StreamHandle(self.name, self._registered)
-        passage = yield from read_from(handle, 1, count, None, max_bytes=max_bytes)
-        return [self._opened(letter) for letter in first_of(passage.messages, max_bytes)]
+        at = offset_of(place) or 1
+        passage = yield from read_from(handle, at, count, None, max_bytes=max_bytes)
+        letters = [self._opened(letter) for letter in passage.messages]
+        return LetterPage(letters, str(passage.next) if passage.next <= passage.last else None)
+
+    def facts(self, letter: ConsumerLetter) -> LetterFacts:
+        """Return what is known of a letter."""
+        attempts = letter.attempts or 0
+        return LetterFacts(str(letter.origin), letter.tag, attempts, letter.cause, letter.buried_ms)
+
+    def place_after(self, letter: ConsumerLetter) -> str:
+        """Return the place behind a letter."""
+        return str(letter.offset + 1)
 
     def _opened(self, letter: Message) -> ConsumerLetter:
         known, own = dict(letter.headers), _own_headers(letter)

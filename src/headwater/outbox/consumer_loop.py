@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from sqlalchemy import Connection, Engine
 
 from headwater.client import Headwater
+from headwater.kernel.failures import LetterFilter
 from headwater.kernel.handlers import check_done
 from headwater.kernel.inputs import Duration
 from headwater.kernel.stopping import StopSignal
@@ -107,7 +108,7 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         PositionLost, CheckpointRemoved, TransactionEnded, NotCreated, and errors of the store or
         the database.
         """
-        return sum([self._do(turn.run_once()) for turn in self._turns.values()])
+        return sum(self._do(self._each(Turn.run_once)))
 
     def run(self) -> None:
         """Apply what is there and what comes, until ``stop``.
@@ -149,12 +150,11 @@ class Consumer(ConsumerShell[Handler, OnReset]):
 
     def lag(self) -> int:
         """Count the offsets from the position to the end of the stream."""
-        return sum([self._do(turn.lag()) for turn in self._turns.values()])
+        return sum(self._do(self._each(Turn.lag)))
 
     def positions(self) -> dict[str, int | None]:
         """Return the offset needed next of each stream, as committed; None before the first run."""
-        found = [self._do(turn.positions()) for turn in self._turns.values()]
-        return {name: at for positions in found for name, at in positions.items()}
+        return dict(self._do(self._each(Turn.load)))
 
     def seek(self, position: TopicStart, *, stream: str | None = None) -> int | dict[int, int]:
         """Set where to continue, whatever it was; returns the offset, of a topic by partition.
@@ -167,12 +167,18 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         """
         return self._do(self._seek(position, stream))
 
-    def dead(self, count: int = 100, *, max_bytes: int | None = None) -> list[ConsumerLetter]:
+    def dead(
+        self,
+        count: int = 100,
+        *,
+        matching: LetterFilter | None = None,
+        max_bytes: int | None = None,
+    ) -> list[ConsumerLetter]:
         """Return the oldest dead letters of all its streams, with their causes; they stay there.
 
-        There are no more once they have ``max_bytes``.
+        Of those that fit ``matching``. There are no more once they have ``max_bytes``.
         """
-        return self._do(self._dead(count, max_bytes))
+        return self._do(self._dead(count, matching, max_bytes))
 
     def redrive(self) -> ConsumerRedriven:
         """Handle the dead letters that there are now again, in order, each exactly once.
@@ -199,7 +205,7 @@ class Consumer(ConsumerShell[Handler, OnReset]):
 
         A process of this consumer that still runs ends with CheckpointRemoved.
         """
-        return sum([self._do(turn.remove()) for turn in self._turns.values()]) > 0
+        return any(self._do(self._each(Turn.remove)))
 
     def _run_beside(self, turn: Turn | TopicTurn) -> None:
         try:

@@ -9,11 +9,11 @@ from operator import add
 from typing import Generic, TypeVar
 
 from headwater.errors import HeadwaterError, InvalidInput
+from headwater.kernel.failures import LetterFilter
 from headwater.kernel.handlers import check_takes
-from headwater.kernel.headers import check_max_bytes
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import StreamHandle, check_start
-from headwater.log.keys import check_offset
+from headwater.log.keys import check_count, check_offset
 from headwater.log.reading import complete
 from headwater.log.topic import Topic
 from headwater.log.topics import (
@@ -47,7 +47,7 @@ from headwater.outbox.plan import (
     one_of,
     streams_of,
 )
-from headwater.outbox.redriving import discard, redrive, refuse_up_to
+from headwater.outbox.redriving import discard, not_one_stream, redrive
 from headwater.store.call import Operation, Token
 from headwater.store.presence import ReportedPart
 
@@ -62,6 +62,7 @@ from headwater.store.presence import ReportedPart
 log = logging.getLogger("headwater.outbox")
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def _token() -> Operation[str]:
@@ -112,48 +113,16 @@ class TopicTurn:
                 yield Pause(outage.meet(error))
         yield from self._report()
 
-    def run_once(self) -> Work[int]:
-        """Apply one batch of each partition; returns how many messages were handled."""
-        return sum((yield from self._each(Turn.run_once)))
-
-    def lag(self) -> Work[int]:
-        """Count the offsets between the positions and the ends of the partitions."""
-        return sum((yield from self._each(Turn.lag)))
-
-    def positions(self) -> Work[dict[str, int | None]]:
-        """Return the position in each partition, by the name of its stream."""
-        found = yield from self._each(Turn.positions)
-        return {name: at for positions in found for name, at in positions.items()}
-
-    def dead(self, count: int, max_bytes: int | None) -> Work[list[ConsumerLetter]]:
-        """Return the oldest dead letters, of all partitions."""
-        found: list[ConsumerLetter] = []
-
-        def keep_oldest(turn: Turn) -> Work[None]:
-            nonlocal found
-            found = oldest(found + (yield from turn.dead(count, max_bytes)), count, max_bytes)
-
-        yield from self._each(keep_oldest)
-        return found
-
-    def redrive(self) -> Work[ConsumerRedriven]:
-        """Handle the dead letters of all partitions again."""
-        found = yield from self._each(redrive)
-        return ConsumerRedriven(sum(one.handled for one in found), sum(one.failed for one in found))
-
-    def discard(self, partition: int | None, up_to: int | None) -> Work[int]:
-        """Drop the dead letters of all partitions or of one; returns how many."""
-        if partition is None:
-            refuse_up_to(up_to, f"{self.topic.name}/0")
-            return sum((yield from self._each(discard)))
+    def each(self, act: Callable[[Turn], Work[R]], partition: int | None = None) -> Work[list[R]]:
+        """Do something in one partition after the other, or in one of them."""
         yield from self._open()
-        check_partition(partition, len(self._turns))
-        work = discard(self._turns[partition], up_to)
-        return (yield from self._in_partition(partition, work, {}))
-
-    def remove(self) -> Work[bool]:
-        """Remove the consumer from every partition; returns whether it existed."""
-        return any((yield from self._each(Turn.remove)))
+        if partition is not None:
+            check_partition(partition, len(self._turns))
+        done: dict[int, R] = {}
+        for place, turn in enumerate(self._turns):
+            if partition in (None, place):
+                done[place] = yield from self._in_partition(place, act(turn), done)
+        return list(done.values())
 
     def seek(self, position: TopicStart) -> Work[dict[int, int]]:
         """Set the position in all partitions, or in those that are named; returns where."""
@@ -181,13 +150,6 @@ class TopicTurn:
                 for place, stream in enumerate(streams)
             ]
             self._ready.update(range(len(streams)))
-
-    def _each(self, act: Callable[[Turn], Work[R]]) -> Work[list[R]]:
-        yield from self._open()
-        done: dict[int, R] = {}
-        for place, turn in enumerate(self._turns):
-            done[place] = yield from self._in_partition(place, act(turn), done)
-        return list(done.values())
 
     def _in_partition(self, place: int, work: Work[R], done: Mapping[int, object]) -> Work[R]:
         try:
@@ -312,40 +274,45 @@ class ConsumerShell(Generic[H, R]):
             return turn, int(place)
         return self._turns[one_of(self.streams, stream)], None
 
-    def _dead(self, count: int, max_bytes: int | None) -> Work[list[ConsumerLetter]]:
-        """Return the oldest dead letters of all streams, no more once they have ``max_bytes``."""
-        check_max_bytes(max_bytes)
-        found: list[ConsumerLetter] = []
+    def _each(self, act: Callable[[Turn], Work[T]]) -> Work[list[T]]:
+        """Do something on all streams, and in all partitions of topics."""
+        done: list[T] = []
         for turn in self._turns.values():
-            found = oldest(found + (yield from turn.dead(count, max_bytes)), count, max_bytes)
-        return found
+            done += yield from turn.each(act)
+        return done
+
+    def _dead(
+        self, count: int, matching: LetterFilter | None, max_bytes: int | None
+    ) -> Work[list[ConsumerLetter]]:
+        """Return the oldest dead letters of all streams, no more once they have ``max_bytes``."""
+        check_count(count)
+        letters: list[ConsumerLetter] = []
+
+        def keep_oldest(turn: Turn) -> Work[None]:
+            nonlocal letters
+            found = yield from turn.dead(count, matching, max_bytes)
+            letters = oldest(letters + found, count, max_bytes)
+
+        yield from self._each(keep_oldest)
+        return letters
 
     def _redrive(self) -> Work[ConsumerRedriven]:
         """Handle the dead letters of all streams again."""
-        handled = failed = 0
-        for turn in self._turns.values():
-            within = turn.redrive() if isinstance(turn, TopicTurn) else redrive(turn)
-            done = yield from within
-            handled, failed = handled + done.handled, failed + done.failed
-        return ConsumerRedriven(handled, failed)
+        done = yield from self._each(redrive)
+        return ConsumerRedriven(sum(one.handled for one in done), sum(one.failed for one in done))
 
     def _discard(self, up_to: int | None, stream: str | None) -> Work[int]:
         """Drop the dead letters of all streams, or of one."""
+        if up_to is None and stream is None:
+            return sum((yield from self._each(discard)))
         if up_to is not None:
             check_offset(up_to, "up_to")
         if stream is None and len(self._turns) > 1:
-            refuse_up_to(up_to, ", ".join(self.streams))
-            named: list[tuple[Turn | TopicTurn, int | None]]
-            named = [(turn, None) for turn in self._turns.values()]
-        else:
-            named = [self._named(stream)]
-        discarded = 0
-        for turn, partition in named:
-            if isinstance(turn, TopicTurn):
-                discarded += yield from turn.discard(partition, up_to)
-            else:
-                discarded += yield from discard(turn, up_to)
-        return discarded
+            raise not_one_stream(", ".join(self.streams))
+        turn, partition = self._named(stream)
+        if up_to is not None and partition is None and isinstance(turn, TopicTurn):
+            raise not_one_stream(f"{turn.topic.name}/0")
+        return sum((yield from turn.each(lambda each: discard(each, up_to), partition)))
 
     @property
     def stats(self) -> ConsumerStats:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TypeVar
 
 from headwater.errors import (
     GapError,
@@ -30,7 +31,7 @@ from headwater.errors import (
     Undecodable,
 )
 from headwater.kernel import failures
-from headwater.kernel.failures import delay_s, store_may_recover
+from headwater.kernel.failures import LetterFilter, delay_s, store_may_recover
 from headwater.kernel.instrument import Outcome, observe
 from headwater.log.handles import Start, StreamHandle
 from headwater.log.reading import read_from
@@ -67,6 +68,7 @@ from headwater.sql.driver_errors import (
     was_rolled_back_for_others,
     without_secrets,
 )
+from headwater.store.letters import LetterPage
 
 # ── Outages ───────────────────────────────────────────────────────────────────────────────────────
 # Trouble that passes: errors of the database or the store that are waited out.
@@ -114,6 +116,8 @@ class DatabaseOutage(failures.Outage):
 
 
 log = logging.getLogger("headwater.outbox")
+
+T = TypeVar("T")
 
 
 class Failed(Exception):
@@ -400,22 +404,30 @@ class Turn:
         self._size = self.plan.batch
         return (yield from self.position.seek(start))
 
+    def each(self, act: Callable[[Turn], Work[T]], partition: int | None = None) -> Work[list[T]]:
+        """Do something on the stream, which has no partitions."""
+        assert partition is None
+        return [(yield from act(self))]
+
     def lag(self) -> Work[int]:
         """Count the offsets between the position and the end of the stream."""
         return (yield from self.position.lag())
 
-    def positions(self) -> Work[dict[str, int | None]]:
-        """Return the position, by the name of the stream."""
-        return {self.stream.name: (yield from self.position.load())}
+    def load(self) -> Work[tuple[str, int | None]]:
+        """Return the name of the stream, and the position."""
+        return self.stream.name, (yield from self.position.load())
 
     def remove(self) -> Work[bool]:
         """Remove the consumer; returns whether it existed."""
         return (yield from self.position.remove())
 
-    def dead(self, count: int, max_bytes: int | None) -> Work[list[ConsumerLetter]]:
-        """Return the oldest dead letters, no more once they have ``max_bytes``."""
-        letters: list[ConsumerLetter] = yield Ask(self._burial.letters.dead(count, max_bytes))
-        return letters
+    def dead(
+        self, count: int, matching: LetterFilter | None, max_bytes: int | None
+    ) -> Work[list[ConsumerLetter]]:
+        """Return the oldest dead letters that fit, no more once they have ``max_bytes``."""
+        page: LetterPage[ConsumerLetter]
+        page = yield Ask(self._burial.letters.listed(count, matching, max_bytes))
+        return page.letters
 
     def _advance(self, block_ms: float | None) -> Work[int | None]:
         """Apply the next batch; returns how many messages were handled.

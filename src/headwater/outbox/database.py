@@ -59,74 +59,56 @@ _HAS_BATCHES: Final = {
 }
 
 
-class Statements(NamedTuple):
-    """The SQL that is the same on every database except for its parameters and its clock."""
-
-    has_versions: str
-    version: str
-    headed: str
-    control: str
-    mark: str
-    listed: str
-    claimed_ms: str
-    now_ms: str
-    staged: str
-    checkpoints: str
-    has_batches: str
-    staged_times: str
-    note_batch: str
-    prune_batches: str
-    batch_of_offset: str
-    batches_of_row: str
-    staged_row: str
-    rate: str
-
-
-def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -> Statements:
-    """Write the statements for one kind of database.
-
-    ``parameter`` stands for a parameter, ``clock`` reads the time in ms, and ``row_bytes`` is at
-    least the size of a row.
-    """
-    found = Statements(
-        has_versions=HAS_VERSIONS[dialect],
-        version=VERSION.replace(":package", "?"),
-        headed="SELECT 1 FROM headwater_outbox WHERE id BETWEEN ? AND ? "
-        "AND length(headers) > 0 LIMIT 1",
-        control="SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?",
-        mark=f"UPDATE headwater_streamer "
-        f"SET producer = ?, batch = ?, claimed = ?, claimed_ms = {clock} "
-        "WHERE name = ? AND producer = ? AND batch = ?",
-        listed=f"SELECT id, {row_bytes} FROM headwater_outbox ORDER BY id LIMIT ?",
-        claimed_ms="SELECT claimed_ms FROM headwater_streamer WHERE name = ?",
-        now_ms=f"SELECT {clock}",
-        # Each end by itself: SQLite finds only one of them in an index at a time.
-        staged="SELECT (SELECT count(*) FROM (SELECT 1 FROM headwater_outbox LIMIT ?) AS counted), "
-        "(SELECT max(id) FROM headwater_outbox) - (SELECT min(id) FROM headwater_outbox) + 1, "
-        "(SELECT staged_ms FROM headwater_outbox ORDER BY id LIMIT 1)",
-        checkpoints="SELECT consumer, stream, next_offset, updated_ms FROM headwater_checkpoints "
-        "ORDER BY 1, 2",
-        has_batches=_HAS_BATCHES[dialect],
-        # Of rows that are about to go, all streams of a batch at once.
-        staged_times="SELECT stream, min(staged_ms), max(staged_ms) FROM headwater_outbox "
-        "WHERE id BETWEEN ? AND ? GROUP BY stream",
-        note_batch="INSERT INTO headwater_batches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
-        "(SELECT claimed_ms FROM headwater_streamer WHERE name = ?)) "
-        "ON CONFLICT (batch, stream) DO UPDATE SET producer = excluded.producer, "
-        "first_offset = excluded.first_offset, last_offset = excluded.last_offset, "
-        "first_id = excluded.first_id, last_id = excluded.last_id, ids = excluded.ids, "
-        "staged_first_ms = excluded.staged_first_ms, staged_last_ms = excluded.staged_last_ms, "
-        "claimed_ms = excluded.claimed_ms",
-        prune_batches="DELETE FROM headwater_batches WHERE batch <= ?",
-        batch_of_offset="SELECT * FROM headwater_batches WHERE stream = ? "
-        "AND first_offset <= ? AND last_offset >= ? ORDER BY batch DESC LIMIT 1",
-        batches_of_row="SELECT * FROM headwater_batches WHERE first_id <= ? AND last_id >= ? "
-        "ORDER BY batch DESC LIMIT 100",
-        staged_row="SELECT stream, staged_ms FROM headwater_outbox WHERE id = ?",
-        rate="SELECT sum(last_offset - first_offset + 1), min(claimed_ms), count(DISTINCT batch) "
-        "FROM headwater_batches WHERE batch > ? AND claimed_ms >= ?",
-    )
-    return Statements._make(text.replace("?", parameter) for text in found)
+# A parameter is ?, {clock} reads the time in ms, and {row_bytes} is at least the size of a row.
+_HEADED: Final = (
+    "SELECT 1 FROM headwater_outbox WHERE id BETWEEN ? AND ? AND length(headers) > 0 LIMIT 1"
+)
+_CONTROL: Final = "SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?"
+_MARK: Final = (
+    "UPDATE headwater_streamer "
+    "SET producer = ?, batch = ?, claimed = ?, claimed_ms = {clock} "
+    "WHERE name = ? AND producer = ? AND batch = ?"
+)
+_LISTED: Final = "SELECT id, {row_bytes} FROM headwater_outbox ORDER BY id LIMIT ?"
+_CLAIMED_MS: Final = "SELECT claimed_ms FROM headwater_streamer WHERE name = ?"
+_NOW_MS: Final = "SELECT {clock}"
+# Each end by itself: SQLite finds only one of them in an index at a time.
+_STAGED: Final = (
+    "SELECT (SELECT count(*) FROM (SELECT 1 FROM headwater_outbox LIMIT ?) AS counted), "
+    "(SELECT max(id) FROM headwater_outbox) - (SELECT min(id) FROM headwater_outbox) + 1, "
+    "(SELECT staged_ms FROM headwater_outbox ORDER BY id LIMIT 1)"
+)
+_CHECKPOINTS: Final = (
+    "SELECT consumer, stream, next_offset, updated_ms FROM headwater_checkpoints ORDER BY 1, 2"
+)
+# Of rows that are about to go, all streams of a batch at once.
+_STAGED_TIMES: Final = (
+    "SELECT stream, min(staged_ms), max(staged_ms) FROM headwater_outbox "
+    "WHERE id BETWEEN ? AND ? GROUP BY stream"
+)
+_NOTE_BATCH: Final = (
+    "INSERT INTO headwater_batches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
+    "(SELECT claimed_ms FROM headwater_streamer WHERE name = ?)) "
+    "ON CONFLICT (batch, stream) DO UPDATE SET producer = excluded.producer, "
+    "first_offset = excluded.first_offset, last_offset = excluded.last_offset, "
+    "first_id = excluded.first_id, last_id = excluded.last_id, ids = excluded.ids, "
+    "staged_first_ms = excluded.staged_first_ms, staged_last_ms = excluded.staged_last_ms, "
+    "claimed_ms = excluded.claimed_ms"
+)
+_PRUNE_BATCHES: Final = "DELETE FROM headwater_batches WHERE batch <= ?"
+_BATCH_OF_OFFSET: Final = (
+    "SELECT * FROM headwater_batches WHERE stream = ? "
+    "AND first_offset <= ? AND last_offset >= ? ORDER BY batch DESC LIMIT 1"
+)
+_BATCHES_OF_ROW: Final = (
+    "SELECT * FROM headwater_batches WHERE first_id <= ? AND last_id >= ? "
+    "ORDER BY batch DESC LIMIT 100"
+)
+_STAGED_ROW: Final = "SELECT stream, staged_ms FROM headwater_outbox WHERE id = ?"
+_RATE: Final = (
+    "SELECT sum(last_offset - first_offset + 1), min(claimed_ms), count(DISTINCT batch) "
+    "FROM headwater_batches WHERE batch > ? AND claimed_ms >= ?"
+)
 
 
 # ── Database ──────────────────────────────────────────────────────────────────────────────────────
@@ -162,27 +144,26 @@ class OutboxDatabase(ABC):
     """
 
     dialect: ClassVar[str]
-    statements: ClassVar[Statements]
     where: str = ""
     _has_batches: bool = False
 
     def control(self) -> Control:
         """Read the control row. Raises NotCreated; FormatTooNew for tables of a newer release."""
-        if self.fetch(self.statements.has_versions):
-            found = self.fetch(self.statements.version, SCHEMA.name)
+        if self.fetch(HAS_VERSIONS[self.dialect]):
+            found = self.fetch(VERSION.replace(":package", "?"), SCHEMA.name)
             SCHEMA.check_version(found[0][0] if found else None, self.dialect, self.where)
-        if not (found := self.fetch(self.statements.control, CONTROL)):
+        if not (found := self.fetch(_CONTROL, CONTROL)):
             raise NotCreated(streamer_table.name)
         return Control(*found[0])
 
     def mark(self, old: Control, new: Control) -> bool:
         """Write the control row if it still names the old batch; returns whether it did."""
         values = (*new, CONTROL, old.producer, old.batch)
-        return self.change(self.statements.mark, *values) == 1
+        return self.change(_MARK, *values) == 1
 
     def batch_rows(self, runs: Runs, with_ids: bool = False) -> list[Row]:
         """Read rows in order; with headers and ids if one has headers, or if asked."""
-        headed = with_ids or self.fetch(self.statements.headed, runs[0][0], runs[-1][1])
+        headed = with_ids or self.fetch(_HEADED, runs[0][0], runs[-1][1])
         return self.rows(runs, headed=bool(headed))
 
     def note_batch(self, lines: Sequence[StreamedBatch]) -> None:
@@ -193,81 +174,81 @@ class OutboxDatabase(ABC):
         if not lines or not self._keeps_batches():
             return
         first, last = min(one.first_id for one in lines), max(one.last_id for one in lines)
-        found = self.fetch(self.statements.staged_times, first, last)
+        found = self.fetch(_STAGED_TIMES, first, last)
         times = {stream: (earliest, latest) for stream, earliest, latest in found}
         for line in lines:
             staged = times.get(line.stream, (None, None))
-            self.change(self.statements.note_batch, *line[:8], *staged, CONTROL)
+            self.change(_NOTE_BATCH, *line[:8], *staged, CONTROL)
 
     def prune_batches(self, up_to: int) -> None:
         """Remove the oldest lines of the ledger."""
         if self._keeps_batches():
-            self.change(self.statements.prune_batches, up_to)
+            self.change(_PRUNE_BATCHES, up_to)
 
     def batch_of_offset(self, stream: str, offset: int) -> StreamedBatch | None:
         """Return the batch that brought a message; None when the ledger does not have it."""
         if not self._keeps_batches():
             return None
-        found = self.fetch(self.statements.batch_of_offset, stream, offset, offset)
+        found = self.fetch(_BATCH_OF_OFFSET, stream, offset, offset)
         return StreamedBatch(*found[0]) if found else None
 
     def batches_of_row(self, row: int) -> list[StreamedBatch]:
         """Return the batches that may have brought a row, the newest first."""
         if not self._keeps_batches():
             return []
-        return [StreamedBatch(*one) for one in self.fetch(self.statements.batches_of_row, row, row)]
+        return [StreamedBatch(*one) for one in self.fetch(_BATCHES_OF_ROW, row, row)]
 
     def rows_per_s(self, now_ms: int, newest: int) -> float | None:
         """Return how many rows a second went to the log lately; None without a ledger."""
         if not self._keeps_batches():
             return None
         since_ms, after = now_ms - _RATE_MS, newest - _RATE_BATCHES
-        ((rows, first_ms, batches),) = self.fetch(self.statements.rate, after, since_ms)
+        ((rows, first_ms, batches),) = self.fetch(_RATE, after, since_ms)
         # Of many small batches the oldest were not looked at.
         span_ms = now_ms - first_ms if batches and batches >= _RATE_BATCHES else _RATE_MS
         return float(rows or 0) * 1000 / max(span_ms, 1)
 
     def staged_row(self, row: int) -> StagedRow | None:
         """Return a row that is in the outbox still."""
-        found = self.fetch(self.statements.staged_row, row)
+        found = self.fetch(_STAGED_ROW, row)
         return StagedRow(*found[0]) if found else None
 
     def _keeps_batches(self) -> bool:
         # The rights may be granted at any time.
         if not self._has_batches:
-            self._has_batches = bool(self.fetch(self.statements.has_batches))
+            self._has_batches = bool(self.fetch(_HAS_BATCHES[self.dialect]))
         return self._has_batches
 
     def listed(self, limit: int) -> Sequence[tuple[int, int]]:
         """Return the ids of the visible rows, up to a limit, with their sizes in bytes."""
-        return self.fetch(self.statements.listed, limit)
+        return self.fetch(_LISTED, limit)
 
     def claimed_ms(self) -> int:
         """Return when the control row was written last."""
-        ((time,),) = self.fetch(self.statements.claimed_ms, CONTROL)
+        ((time,),) = self.fetch(_CLAIMED_MS, CONTROL)
         return int(time)
 
     def now_ms(self) -> int:
         """Read the database's clock."""
-        ((now,),) = self.fetch(self.statements.now_ms)
+        ((now,),) = self.fetch(_NOW_MS)
         return int(now)
 
     def staged(self, limit: int) -> tuple[int, int, int | None]:
         """Count rows up to a limit; with the span of their ids, and when the oldest was staged."""
-        ((count, span, oldest),) = self.fetch(self.statements.staged, limit)
+        ((count, span, oldest),) = self.fetch(_STAGED, limit)
         return count, span or 0, oldest
 
     def checkpoints(self) -> Sequence[tuple[str, str, int, int]]:
         """List the consumers: name, stream, next offset, time of the last move."""
-        return self.fetch(self.statements.checkpoints)
+        return self.fetch(_CHECKPOINTS)
 
     @abstractmethod
     def fetch(self, statement: str, *values: Any) -> list[Any]:
-        """Run a statement; returns its rows."""
+        """Run a statement, spelled as those above; returns its rows."""
 
     @abstractmethod
     def change(self, statement: str, *values: Any) -> int:
-        """Run a statement; returns how many rows it changed."""
+        """Run a statement, spelled as those above; returns how many rows it changed."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ from headwater.kernel.declaring import Param, Scope, operation
 from headwater.kernel.inputs import MAX_EXACT
 from headwater.log.handles import Position
 from headwater.outbox.consumer_letters import ConsumerLetter
-from headwater.store.letters import ListedBytes, ListedLetters
+from headwater.store.letters import FittingLetters, ListedBytes, ListedLetters
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -94,11 +94,12 @@ class KnownConsumer:
         self,
         count: ListedLetters = 100,
         *,
+        matching: FittingLetters = None,
         stream: _OneStream = None,
         max_bytes: ListedBytes = None,
     ) -> list[ConsumerLetter]:
         """Show the oldest dead letters of a consumer: the messages that it gave up."""
-        return self._on(stream).dead(count, max_bytes=max_bytes)
+        return self._on(stream).dead(count, matching=matching, max_bytes=max_bytes)
 
     @operation(
         Scope.ADMIN,

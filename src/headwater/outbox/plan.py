@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar, get_args
 
 from sqlalchemy import Connection, Engine, Executable
@@ -218,15 +218,8 @@ class ConsumerStats:
     gaps: list[tuple[str, int, int]] = field(default_factory=list)
 
     def __add__(self, other: ConsumerStats) -> ConsumerStats:
-        return ConsumerStats(
-            self.handled + other.handled,
-            self.batches + other.batches,
-            self.resets + other.resets,
-            self.overtaken + other.overtaken,
-            self.missed + other.missed,
-            self.dead + other.dead,
-            self.gaps + other.gaps,
-        )
+        names = (one.name for one in fields(self))
+        return ConsumerStats(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 def streams_of(streams: Streams) -> list[StreamOrTopic]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import select
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from headwater.outbox.batches import Runs
-from headwater.outbox.database import OutboxDatabase, Row, process_name, spell_statements
+from headwater.outbox.database import OutboxDatabase, Row, process_name
 from headwater.outbox.schema import CHANNEL
 
 # For this session only. The rows of the table are short-lived, so its statistics are always wrong,
@@ -49,11 +50,16 @@ AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
 
+@cache
+def _spelled(statement: str) -> str:
+    text = statement.replace("{clock}", _CLOCK).replace("{row_bytes}", _ROW_BYTES)
+    return text.replace("?", "%s")
+
+
 class PostgresDatabase(OutboxDatabase):
     """A Postgres session in which the streamer works."""
 
     dialect = "postgresql"
-    statements = spell_statements(dialect, "%s", _CLOCK, _ROW_BYTES)
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
@@ -69,11 +75,11 @@ class PostgresDatabase(OutboxDatabase):
 
     def fetch(self, statement: str, *values: Any) -> list[Any]:
         """See OutboxDatabase."""
-        return self._cursor.execute(statement, values, binary=True).fetchall()
+        return self._cursor.execute(_spelled(statement), values, binary=True).fetchall()
 
     def change(self, statement: str, *values: Any) -> int:
         """See OutboxDatabase."""
-        return self._cursor.execute(statement, values).rowcount
+        return self._cursor.execute(_spelled(statement), values).rowcount
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

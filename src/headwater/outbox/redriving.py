@@ -126,12 +126,11 @@ def evict_done(turn: Turn, letters: StreamHandle, place: ConsumerPosition, end: 
     yield Ask(evict(letters, min(done, end)))
 
 
-def refuse_up_to(up_to: int | None, streams: str) -> None:
-    """Raise InvalidInput for an offset among the letters of more than one stream."""
-    if up_to is not None:
-        raise InvalidInput(
-            f"up_to is an offset of the dead letters of one stream; name it with stream: {streams}"
-        )
+def not_one_stream(streams: str) -> InvalidInput:
+    """Return the error for an offset among the letters of more than one stream."""
+    return InvalidInput(
+        f"up_to is an offset of the dead letters of one stream; name it with stream: {streams}"
+    )
 
 
 # ── Redriving ─────────────────────────────────────────────────────────────────────────────────────

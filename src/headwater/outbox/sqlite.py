@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from headwater.outbox.batches import Runs
-from headwater.outbox.database import OutboxDatabase, Row, process_name, spell_statements
+from headwater.outbox.database import OutboxDatabase, Row, process_name
 
 _CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 # A character has four bytes at most.
@@ -38,6 +39,11 @@ _MOMENT_S = 0.002
 _NAME_CHARS = 200
 
 
+@cache
+def _spelled(statement: str) -> str:
+    return statement.replace("{clock}", _CLOCK).replace("{row_bytes}", _ROW_BYTES)
+
+
 class SqliteDatabase(OutboxDatabase):
     """A SQLite connection on which the streamer works.
 
@@ -45,7 +51,6 @@ class SqliteDatabase(OutboxDatabase):
     """
 
     dialect = "sqlite"
-    statements = spell_statements(dialect, "?", _CLOCK, _ROW_BYTES)
 
     def __init__(self, connection: sqlite3.Connection, lock: str | threading.Lock) -> None:
         self._connection = connection
@@ -62,11 +67,11 @@ class SqliteDatabase(OutboxDatabase):
 
     def fetch(self, statement: str, *values: Any) -> list[Any]:
         """See OutboxDatabase."""
-        return self._cursor.execute(statement, values).fetchall()
+        return self._cursor.execute(_spelled(statement), values).fetchall()
 
     def change(self, statement: str, *values: Any) -> int:
         """See OutboxDatabase."""
-        return self._cursor.execute(statement, values).rowcount
+        return self._cursor.execute(_spelled(statement), values).rowcount
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -1,9 +1,10 @@
 """Dead letters, whoever gave the messages up: one interface, and what is written once over it.
 
-A letter box is what a group, a queue or a consumer has of them. It counts its letters, returns them
-page by page, says where they end now, and redrives or discards some. Lists, filters, rates and
-walks of all letters are the same for each. A walk ends where the letters ended when it began: a
-message that was redriven may fail again, and is then a new letter.
+A letter box is what a group or a queue has of them. It counts its letters, returns them page by
+page, says where they end now, and redrives or discards some. Those of a SQL consumer, whose effects
+are in a database, can be listed here. Lists, filters, rates and walks are the same for each. A walk
+ends where the letters ended when it began: a message that was redriven may fail again, and is then
+a new letter.
 """
 
 from __future__ import annotations
@@ -96,13 +97,8 @@ def no_place(place: str) -> InvalidInput:
     return InvalidInput(f"{place[:100]!r} is no place among letters; give next as it was returned")
 
 
-class LetterBox(ABC, Generic[L]):
-    """The dead letters of a group, a queue or a consumer; places among them are texts.
-
-    ``most`` is how many letters a call of ``redrive`` and ``discard`` takes at most.
-    """
-
-    most: Mapping[LetterAction, int]
+class LetterList(ABC, Generic[L]):
+    """The dead letters of a group, a queue or a SQL consumer; places among them are texts."""
 
     @abstractmethod
     def count(self) -> Operation[int]:
@@ -110,32 +106,9 @@ class LetterBox(ABC, Generic[L]):
 
     @abstractmethod
     def page(
-        self, place: str, count: int, max_bytes: int | None = None, *, newest: bool = False
+        self, place: str, count: int, max_bytes: int | None = None
     ) -> Operation[LetterPage[L]]:
-        """Return about ``count`` letters from a place on, with their causes, the oldest first.
-
-        With ``newest``, the newest come first.
-        """
-
-    @abstractmethod
-    def end(self) -> Operation[str]:
-        """Return where the letters end now."""
-
-    @abstractmethod
-    def move(
-        self, action: LetterAction, letters: Any | None, count: int, end: str = ""
-    ) -> Operation[Moved]:
-        """Redrive or discard letters, those named or the oldest, at most ``count``, at once.
-
-        They are named as the methods ``redrive`` and ``discard`` of groups and queues take them.
-
-        With ``end``, only those before it. The oldest are among those that there are when it
-        begins.
-        """
-
-    @abstractmethod
-    def named(self, letters: Any) -> Operation[Collection[Any]]:
-        """Return letters that a caller names as a walk takes them."""
+        """Return about ``count`` letters from a place on, with their causes, the oldest first."""
 
     @abstractmethod
     def facts(self, letter: L) -> LetterFacts:
@@ -144,23 +117,6 @@ class LetterBox(ABC, Generic[L]):
     @abstractmethod
     def place_after(self, letter: L) -> str:
         """Return the place behind a letter."""
-
-    @abstractmethod
-    def is_before(self, letter: L, end: str) -> bool:
-        """Return whether a letter was there when the letters ended at ``end``."""
-
-    @abstractmethod
-    def is_over(self, page: LetterPage[L], end: str) -> bool:
-        """Return whether all that follows a page is behind an end."""
-
-    @abstractmethod
-    def rest_of(
-        self, page: LetterPage[L], begin: str, rest: L, moved: Moved
-    ) -> tuple[int, str | None]:
-        """Return how many letters are behind, and where a walk continues, for ``rest`` to be next.
-
-        The page began at ``begin``; of its letters before ``rest`` some were moved.
-        """
 
     def fitting(self, letters: Sequence[L], matching: LetterFilter | None) -> list[L]:
         """Return the letters that fit."""
@@ -200,6 +156,61 @@ class LetterBox(ABC, Generic[L]):
         some = first_of(letters[:count], room)
         cut = some and len(some) < len(letters)
         return LetterPage(some, self.place_after(some[-1]) if cut else at)
+
+
+class LetterBox(LetterList[L]):
+    """Letters that can be redriven and discarded, one by one: those of a group or a queue.
+
+    ``most`` is how many letters a call of ``redrive`` and ``discard`` takes at most.
+    """
+
+    most: Mapping[LetterAction, int]
+
+    @abstractmethod
+    def page(
+        self, place: str, count: int, max_bytes: int | None = None, *, newest: bool = False
+    ) -> Operation[LetterPage[L]]:
+        """Return about ``count`` letters from a place on, the oldest first.
+
+        With ``newest``, the newest come first.
+        """
+
+    @abstractmethod
+    def end(self) -> Operation[str]:
+        """Return where the letters end now."""
+
+    @abstractmethod
+    def move(
+        self, action: LetterAction, letters: Any | None, count: int, end: str = ""
+    ) -> Operation[Moved]:
+        """Redrive or discard letters, those named or the oldest, at most ``count``, at once.
+
+        They are named as the methods ``redrive`` and ``discard`` of groups and queues take them.
+
+        With ``end``, only those before it. The oldest are among those that there are when it
+        begins.
+        """
+
+    @abstractmethod
+    def named(self, letters: Any) -> Operation[Collection[Any]]:
+        """Return letters that a caller names as a walk takes them."""
+
+    @abstractmethod
+    def is_before(self, letter: L, end: str) -> bool:
+        """Return whether a letter was there when the letters ended at ``end``."""
+
+    @abstractmethod
+    def is_over(self, page: LetterPage[L], end: str) -> bool:
+        """Return whether all that follows a page is behind an end."""
+
+    @abstractmethod
+    def rest_of(
+        self, page: LetterPage[L], begin: str, rest: L, moved: Moved
+    ) -> tuple[int, str | None]:
+        """Return how many letters are behind, and where a walk continues, for ``rest`` to be next.
+
+        The page began at ``begin``; of its letters before ``rest`` some were moved.
+        """
 
     def act(
         self,

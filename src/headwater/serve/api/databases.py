@@ -86,12 +86,12 @@ class ServedDatabase:
 
         return InThreads(call)
 
-    async def letters_of(self, name: str, count: int, grant: Grant) -> list[ConsumerLetter]:
+    async def letters_of(self, name: str, grant: Grant, **given: Any) -> list[ConsumerLetter]:
         """Return the oldest dead letters of a consumer; a grant must allow to read their stream.
 
-        There are no more once they have 4 MiB.
+        ``given`` is as ``KnownConsumer.dead`` takes it. There are no more once they have 4 MiB.
         """
-        letters = await self.opened(CONSUMER, name).dead(count, max_bytes=LIST_BYTES)
+        letters = await self.opened(CONSUMER, name).dead(**given, max_bytes=LIST_BYTES)
         return [letter for letter in letters if grant.allows(Scope.READ, letter.stream)]
 
     async def staged(self) -> OutboxBacklog | None:

@@ -13,7 +13,6 @@ from msgspec import Meta
 from headwater.doors.catalogue import GROUP, QUEUE, TOPIC_GROUP, Kind
 from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
-from headwater.kernel.failures import LetterFilter
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.derived import fields_type, given_in, opened
 from headwater.serve.api.queues import QueueMessagesView
@@ -51,13 +50,10 @@ def _list_of(kind: Kind, list_type: type[View], letters: str, view: Any) -> Rout
     start = ("from_", str, msgspec.field(default="", name="from"))
 
     async def show(call: ApiCall) -> msgspec.Struct:
-        given = given_in(call.query, operation)
-        count = given.pop("count")
-        fitting = any(fact is not None for fact in given.values())
-        matching = LetterFilter(**given) if fitting else None
+        _, named = operation.arguments(given_in(call.query, operation))
         await opened(call, kind)
         page = await call.hw.store.run(
-            letters_of(kind, list(call.names), count, call.query.from_, matching)
+            letters_of(kind, list(call.names), place=call.query.from_, **named)
         )
         facts: dict[str, Any] = dict(zip(kind.keys, call.names, strict=True))
         facts[letters] = [view.of(letter) for letter in page.letters]

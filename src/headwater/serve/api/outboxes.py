@@ -10,9 +10,8 @@ from headwater.doors.catalogue import CONSUMER
 from headwater.errors import UnknownConsumer
 from headwater.kernel.declaring import Scope
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.derived import routes_of, served_database
+from headwater.serve.api.derived import fields_type, given_in, routes_of, served_database
 from headwater.serve.api.routes import Route
-from headwater.serve.fields import Count
 from headwater.views.outboxes import (
     ConsumerLetterView,
     ConsumerView,
@@ -21,11 +20,7 @@ from headwater.views.outboxes import (
 )
 from headwater.views.record import View
 
-
-class ConsumerLettersQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """How many dead letters."""
-
-    count: Count = 100
+_DEAD: Final = CONSUMER.operation("dead")
 
 
 class ConsumersView(View, frozen=True, kw_only=True):
@@ -73,7 +68,8 @@ async def get_consumer_letters(call: ApiCall) -> ConsumerLettersView:
     Letters of a stream that the token may not read are left out. The list ends early once they have
     4 MiB; the stream of each letter, `STREAM.CONSUMER.sql-dead`, has all of them.
     """
-    letters = await served_database(call).letters_of(call.name, call.query.count, call.grant)
+    _, named = _DEAD.arguments(given_in(call.query, _DEAD))
+    letters = await served_database(call).letters_of(call.name, call.grant, **named)
     views = [ConsumerLetterView.of(letter) for letter in letters]
     return ConsumerLettersView(consumer=call.name, letters=views)
 
@@ -88,7 +84,7 @@ OUTBOX_ROUTES: Final = (
         f"{_ONE}/dead",
         get_consumer_letters,
         Scope.READ,
-        query=ConsumerLettersQuery,
+        query=fields_type(_DEAD),
         answer=ConsumerLettersView,
     ),
     *routes_of(CONSUMER, get_consumer),

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headwater.doors.catalogue import GROUP, QUEUE, TOPIC_GROUP, Kind
-from headwater.kernel.failures import LetterFilter
 from headwater.log.types import DeadLetter, TopicDeadLetter
 from headwater.queue.types import QueueItem
 from headwater.serve.listing import letters_of
@@ -50,9 +49,7 @@ def _list_command(kind: Kind, columns: str, row: Callable[[Any], list[Any]]) -> 
         run = session.door.client.store.run
         if kind.check is not None:
             await run(kind.check(*names))
-        count = given.pop("count")
-        matching = LetterFilter(**given) if given else None
-        page = await run(letters_of(kind, names, count, start, matching))
+        page = await run(letters_of(kind, names, place=start, **operation.arguments(given)[1]))
         rows: list[Any] = [row(letter) for letter in page.letters]
         return [page.place, *rows] if with_next else rows
 

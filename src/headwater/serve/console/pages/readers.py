@@ -161,4 +161,4 @@ async def _letters(call: PageCall, places: list[ConsumerPlace]) -> list[Consumer
     """Return the oldest letters; none is asked for where no stream has any."""
     if call.served.database is None or not any(one.dead for one in places):
         return []
-    return await call.served.database.letters_of(call.name, _LETTERS, call.grant)
+    return await call.served.database.letters_of(call.name, call.grant, count=_LETTERS)
