@@ -105,10 +105,6 @@ def spelled(series: Series) -> str:
     return msgspec.json.encode(series).decode()
 
 
-def _series(text: bytes) -> Series:
-    return msgspec.json.decode(text, type=tuple[str, ...])
-
-
 def _ring(series: Series, step_s: int) -> str:
     return f"{step_s}:{spelled(series)}"
 
@@ -135,7 +131,10 @@ def kept_history() -> Operation[KeptHistory]:
     """Return what is kept."""
     reply: list[Any] = yield Call("hw_history_series", KEY, read_only=True)
     now_ms, writer, until_ms, size, *found = reply
-    series = {_series(one): int(ms) for one, ms in zip(found[::2], found[1::2], strict=True)}
+    series = {
+        msgspec.json.decode(one, type=Series): int(ms)
+        for one, ms in zip(found[::2], found[1::2], strict=True)
+    }
     holder = writer.decode() if until_ms > now_ms else ""
     return KeptHistory(now_ms, holder, size, series)
 
@@ -151,35 +150,24 @@ def read_points(
     newest = now_ms // 1000 // step_s
     count = resolution.points if span_s is None else min(span_s // step_s, resolution.points)
     slots = range(newest - count + 1, newest + 1)
-    store = _points_of(found[0], slots)
     bridge = max(_BRIDGED_S // step_s, 2)
-    known = {
-        one: _drawn(ring, slots, store, bridge) for one, ring in zip(series, found, strict=True)
-    }
+
+    def points_of(ring: bytes) -> list[Point | None]:
+        whole = ring[: len(ring) // _POINT.size * _POINT.size]
+        there = {slot: Point(*values) for slot, *values in _POINT.iter_unpack(whole)}
+        return [there.get(slot) for slot in slots]
+
+    store = points_of(found[0])
+    known: dict[Series, list[Point | None]] = {}
+    for one, ring in zip(series, found, strict=True):
+        known[one] = points_of(ring)
+        # A series that is not kept has no ring: nothing is known of it, which is not the same as 0.
+        # One that is kept is 0 where the store was sampled and nothing of the series moved.
+        if ring:
+            pairs = zip(known[one], store, strict=True)
+            quiet = [Point() if point is None and seen else point for point, seen in pairs]
+            known[one] = _bridged(quiet, bridge)
     return SpacedPoints([slot * step_s for slot in slots], {one: known[one] for one in wanted})
-
-
-def _points_of(ring: bytes, slots: range) -> list[Point | None]:
-    found = {slot: Point(*values) for slot, *values in _POINT.iter_unpack(_whole(ring))}
-    return [found.get(slot) for slot in slots]
-
-
-def _drawn(ring: bytes, slots: range, store: list[Point | None], bridge: int) -> list[Point | None]:
-    points = _points_of(ring, slots)
-    # A series that is not kept has no ring: nothing is known of it, which is not the same as 0.
-    return _bridged(_quiet(points, store), bridge) if ring else points
-
-
-def _whole(ring: bytes) -> bytes:
-    return ring[: len(ring) // _POINT.size * _POINT.size]
-
-
-def _quiet(points: list[Point | None], store: list[Point | None]) -> list[Point | None]:
-    """Return points with zeros where the store was sampled and nothing of the series moved."""
-    return [
-        Point() if one is None and seen is not None else one
-        for one, seen in zip(points, store, strict=True)
-    ]
 
 
 def _bridged(points: list[Point | None], most: int) -> list[Point | None]:
@@ -295,7 +283,7 @@ def counted(sample: StoreSample) -> Iterator[tuple[Series, int, int, Point]]:
             lag, lag_s = lag_of(stream, needed), stream.reader_lag_ms[reader] / 1000
             yield ("reader", stream.name, reader), 0, needed, Point(lag=lag, lag_s=lag_s)
     for name, group in sample.groups:
-        waits, held = _age_s(group.new_since_ms, now_ms), _age_s(group.pending_since_ms, now_ms)
+        waits, held = age_s(group.new_since_ms, now_ms), age_s(group.pending_since_ms, now_ms)
         point = Point(0, 0, group.lag, waits, group.pending, held)
         yield ("group", name, group.name), 0, group.next - 1 - group.pending, point
     for query in sample.queries:
@@ -335,7 +323,8 @@ def _total(found: dict[Series, Point]) -> Point:
     )
 
 
-def _age_s(since_ms: int | None, now_ms: int) -> float:
+def age_s(since_ms: int | None, now_ms: int) -> float:
+    """Return for how long something waits that began at a time, or not at all."""
     return 0.0 if since_ms is None else max(now_ms - since_ms, 0) / 1000
 
 

@@ -8,6 +8,7 @@ the server functions. What has no row is counted as ``other``.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import re
@@ -91,15 +92,11 @@ class OperationMetrics:
         self._own = self._all[process * places : (process + 1) * places]
         self._rows = {name: at * _ROW for at, name in enumerate(operation_names())}
         self._outcomes = {name: at * _WIDTH for at, name in enumerate(_OUTCOMES)}
-        first = len(self._rows) * _ROW
-        self._reasons = {why: first + at for at, why in enumerate(REASONS)}
-        first += len(REASONS)
-        self._statuses = {str(code): first + at for at, code in enumerate(STATUSES)}
-        self._statuses[OTHER] = first + len(STATUSES)
-        first += len(STATUSES) + 1
-        self._levels = {name: first + at for at, name in enumerate(LEVELS)}
-        first += len(LEVELS)
-        self._counted = {name: first + at for at, name in enumerate(_COUNTED)}
+        free = itertools.count(len(self._rows) * _ROW)
+        self._reasons = dict(zip(REASONS, free, strict=False))
+        self._statuses = dict(zip((*map(str, STATUSES), OTHER), free, strict=False))
+        self._levels = dict(zip(LEVELS, free, strict=False))
+        self._counted = dict(zip(_COUNTED, free, strict=False))
         # Nothing is open yet; the process that had this place before may have died with operations
         # open.
         for place in self._levels.values():
@@ -166,12 +163,13 @@ class OperationMetrics:
         totals = [sum(counts) for counts in zip(*parts, strict=True)]
         for name, row in self._rows.items():
             _add_operation(page, name, totals[row : row + _ROW])
-        for why, place in self._reasons.items():
-            if totals[place]:
-                page.add(label_text(why=why), retries_total=totals[place])
-        for code, place in self._statuses.items():
-            if totals[place]:
-                page.add(label_text(code=code), http_requests_total=totals[place])
+        for label, metric, places_of in (
+            ("why", "retries_total", self._reasons),
+            ("code", "http_requests_total", self._statuses),
+        ):
+            for value, place in places_of.items():
+                if totals[place]:
+                    page.add(label_text(**{label: value}), **{metric: totals[place]})
         for level, place in self._levels.items():
             page.add("", **{level: totals[place]})
         for counted, place in self._counted.items():

@@ -14,6 +14,7 @@ from headwater.kernel.inputs import check_int
 from headwater.kernel.packaging import __version__
 from headwater.log.types import GroupInfo, StreamInfo
 from headwater.metrics.exposition import Page, label_text, with_label
+from headwater.metrics.history import age_s
 from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.sweeps import ASKED_S, StoreSample, StoreWatch
 from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats
@@ -57,10 +58,10 @@ def add_group(page: Page, store: str, stream: str, info: GroupInfo, now_ms: int)
     page.add(
         label_text(store=store, stream=stream, group=info.name),
         group_lag_messages=info.lag,
-        group_lag_seconds=_age_s(info.new_since_ms, now_ms),
+        group_lag_seconds=age_s(info.new_since_ms, now_ms),
         group_pending_messages=info.pending,
         group_pending_ranges=info.pending_ranges,
-        group_oldest_pending_seconds=_age_s(info.pending_since_ms, now_ms),
+        group_oldest_pending_seconds=age_s(info.pending_since_ms, now_ms),
         group_due_messages=info.due,
         group_redelivered_total=info.redelivered,
         group_expired_total=info.expired,
@@ -143,10 +144,6 @@ def add_instances(page: Page, instances: Iterable[InstanceStatus]) -> None:
     for one in instances:
         labels = label_text(cluster=str(one.cluster), address=one.instance)
         page.add(labels, farm_instance_up=int(one.up))
-
-
-def _age_s(since_ms: int | None, now_ms: int) -> float:
-    return 0 if since_ms is None else max(now_ms - since_ms, 0) / 1000
 
 
 Extra = Callable[[Page], Awaitable[None]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from headwater.errors import InvalidInput
 from headwater.ick.types import Listed
@@ -84,16 +84,6 @@ _EARLIEST_S: Final = 1e9
 _AHEAD_S: Final = 5 * 366 * 86_400
 
 
-class IckSet(NamedTuple):
-    """One of the two sets of an Ick: its size, and its lowest and highest scores if there are."""
-
-    name: str
-    holds: str
-    size: int
-    lowest: float | None
-    highest: float | None
-
-
 @page("/lists", "lists.html", "Dirty lists")
 async def show_lists(call: PageCall) -> Context:
     """Show the channels of dirty lists, page by page."""
@@ -121,31 +111,17 @@ async def show_ick(call: PageCall) -> Context:
     """Show an Ick by its key: the sizes and scores of its sets, and some of its members."""
     key = call.query.get("key", "")
     if not key:
-        return {"key": "", "sets": None, "members": [], "may_admin": False}
+        return {"key": "", "facts": None, "members": [], "may_admin": False}
     call.check(key)
     ick = call.hw.ick(key)
     facts = await ick.stats()
-    sets = None if facts is None else _sets(facts)
     return {
         "key": key,
-        "sets": sets,
-        "members": [] if sets is None else await _some(ick.scan()),
+        "facts": facts,
+        "members": [] if facts is None else await _some(ick.scan()),
         "score_time": score_time,
         "may_admin": call.may(Scope.ADMIN, key),
     }
-
-
-def _sets(facts: dict[str, Any]) -> list[IckSet]:
-    return [
-        IckSet(
-            name,
-            holds,
-            facts[f"{name}_size"],
-            facts.get(f"{name}_min"),
-            facts.get(f"{name}_max"),
-        )
-        for name, holds in (("pset", "dirty"), ("cset", "reserved"))
-    ]
 
 
 async def _some(found: AsyncIterator[Listed]) -> list[Listed]:
