@@ -66,17 +66,11 @@ def button_of(alarm: Alarm) -> AlarmButton | None:
         where = {} if alarm.members else {"place": _place(alarm).key}
         fields = {"action": "redrive", "which": "all"} | where
         return AlarmButton("Redrive all", "letters", fields, names[0])
-    if alarm.members:
+    keys = ("stream", "group") if kind == "group" else ("queue",)
+    actions = {"abandoned": ("Remove", "remove"), "paused": ("Resume", f"{kind}-state")}
+    if alarm.members or alarm.kind not in actions:
         return None
-    if alarm.kind == "abandoned":
-        fields = {"stream": names[0], "group": names[1]}
-        return AlarmButton("Remove", "remove", fields, names[0])
-    if alarm.kind == "paused" and kind == "group":
-        fields = {"stream": names[0], "group": names[1]}
-        return AlarmButton("Resume", "group-state", fields, names[0])
-    if alarm.kind == "paused":
-        return AlarmButton("Resume", "queue-state", {"queue": names[0]}, names[0])
-    return None
+    return AlarmButton(*actions[alarm.kind], dict(zip(keys, names, strict=True)), names[0])
 
 
 def _place(alarm: Alarm) -> Place:

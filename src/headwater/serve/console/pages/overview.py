@@ -6,6 +6,7 @@ nothing, whatever the number of streams and of tabs.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -13,9 +14,10 @@ from headwater.kernel.declaring import Scope
 from headwater.metrics.alarms import CONSUMER, Alarm, consumer_letters
 from headwater.metrics.history import Series, SpacedPoints
 from headwater.metrics.sweeps import StoreSample
-from headwater.serve.console.calls import Context, PageCall, page
+from headwater.serve.console.calls import ConsolePage, Context, PageCall, page
 from headwater.serve.console.charts import (
     STEPS,
+    Chart,
     channel_charts,
     charts_json,
     consumer_charts,
@@ -140,40 +142,32 @@ async def _sparks(call: PageCall, rows: list[Lagging]) -> dict[Series, str]:
     }
 
 
-@page("/charts")
-async def renew_store(call: PageCall) -> Context:
-    """Return the charts of the overview."""
-    return charts_json(await store_charts(call, worst_of(lagging(await sampled(call)))))
+async def _charts_now(call: PageCall) -> list[Chart]:
+    return await store_charts(call, worst_of(lagging(await sampled(call))))
 
 
-@page("/streams/{stream}/groups/{group}/charts")
-async def renew_group(call: PageCall) -> Context:
-    """Return the charts of a group."""
-    return charts_json(await group_charts(call))
-
-
-@page("/queues/{queue}/charts")
-async def renew_queue(call: PageCall) -> Context:
-    """Return the charts of a queue."""
-    return charts_json(await queue_charts(call))
-
-
-@page("/lists/{channel}/charts")
-async def renew_channel(call: PageCall) -> Context:
-    """Return the charts of a channel of dirty lists."""
-    return charts_json(await channel_charts(call))
-
-
-@page("/outbox/charts", whole=True)
-async def renew_outbox(call: PageCall) -> Context:
-    """Return the charts of the outbox."""
-    return charts_json(await outbox_charts(call))
-
-
-@page("/consumers/{consumer}/charts")
-async def renew_consumer(call: PageCall) -> Context:
-    """Return the charts of a SQL consumer."""
+async def _charts_of_consumer(call: PageCall) -> list[Chart]:
     # The store notes which streams it reads: the database need not be asked for that.
     sample, reader = await sampled(call), CONSUMER + call.name
-    streams = [one.name for one in sample.streams if reader in one.readers]
-    return charts_json(await consumer_charts(call, streams))
+    return await consumer_charts(
+        call, [one.name for one in sample.streams if reader in one.readers]
+    )
+
+
+def _source(
+    page: str, charts: Callable[[PageCall], Awaitable[list[Chart]]], *, whole: bool = False
+) -> ConsolePage:
+    """Return what the charts of a page are renewed from, as JSON."""
+
+    async def renew(call: PageCall) -> Context:
+        return charts_json(await charts(call))
+
+    return ConsolePage(f"{page}/charts", renew, whole=whole)
+
+
+CHARTS_OF_STORE: Final = _source("", _charts_now)
+CHARTS_OF_GROUP: Final = _source("/streams/{stream}/groups/{group}", group_charts)
+CHARTS_OF_QUEUE: Final = _source("/queues/{queue}", queue_charts)
+CHARTS_OF_CHANNEL: Final = _source("/lists/{channel}", channel_charts)
+CHARTS_OF_OUTBOX: Final = _source("/outbox", outbox_charts, whole=True)
+CHARTS_OF_CONSUMER: Final = _source("/consumers/{consumer}", _charts_of_consumer)
