@@ -151,8 +151,9 @@ class SearchFilter:
         """Return the rows of a batch that are wanted."""
         if self.tag is not None:
             tags = batch.column("tag")
+            pattern = "(?s)^" + ".*".join(map(re.escape, self.tag.split("*"))) + "$"
             batch = batch.filter(
-                pc.match_substring_regex(tags, _pattern(self.tag))
+                pc.match_substring_regex(tags, pattern)
                 if "*" in self.tag
                 else pc.equal(tags, self.tag)
             )
@@ -163,10 +164,6 @@ class SearchFilter:
             holds: Callable[[bytes], bool] = self.where.holds
             batch = batch.filter(pa.array(map(holds, batch.column("value").to_pylist())))
         return batch
-
-
-def _pattern(tag: str) -> str:
-    return "(?s)^" + ".*".join(map(re.escape, tag.split("*"))) + "$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,19 +535,12 @@ def group_ruler(
         reply = yield Call("hw_group_ruler", group.key, args, read_only=True)
     except Refusal:
         return None
-    found: dict[str, Any] = {key.decode(): value for key, value in rows(reply, 2)}
-    return GroupRuler(
-        name=group.name,
-        next=found["next"],
-        ack_offset=found["ack_offset"],
-        pending=[PendingRange(*row) for row in rows(found["pending"], 5)],
-        dead=[DeadOffsets(*row) for row in rows(found["dead"], 4)],
-        gaps=[(low, high) for low, high in rows(found["gaps"], 2)],
-        start=found["start"],
-        jumps=[(low, high) for low, high in rows(found["jumps"], 2)],
-        missed=found["missed"],
-        dead_unknown=found["dead_unknown"],
-    )
+    facts: dict[str, Any] = {key.decode(): value for key, value in rows(reply, 2)}
+    facts["pending"] = [PendingRange(*row) for row in rows(facts["pending"], 5)]
+    facts["dead"] = [DeadOffsets(*row) for row in rows(facts["dead"], 4)]
+    for ranges in ("gaps", "jumps"):
+        facts[ranges] = list(rows(facts[ranges], 2))
+    return GroupRuler(name=group.name, **facts)
 
 
 # How many messages a stream holds from a position on, and how long the oldest has waited.

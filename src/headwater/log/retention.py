@@ -111,7 +111,8 @@ class Survey(NamedTuple):
         times = batch.column("time").cast(pa.int64())
         old = pc.less_equal(times, self.marker_time_ms)
         passed = pc.less(batch.column("offset"), self.floor)
-        return pc.and_(_is_marker(batch), pc.and_(old, passed))
+        marks = pc.equal(pc.binary_length(batch.column("value")), 0)
+        return pc.and_(marks, pc.and_(old, passed))
 
 
 class Rewritten(NamedTuple):
@@ -331,10 +332,6 @@ class _Pile:
 
 def _nodes(key: str, below: int) -> Call:
     return Call("hw_stream_nodes", key, (below, _PAGE), read_only=True)
-
-
-def _is_marker(batch: pa.RecordBatch) -> pa.BooleanArray:
-    return pc.equal(pc.binary_length(batch.column("value")), 0)
 
 
 PRODUCER_MS = 7 * 24 * 3600 * 1000

@@ -184,10 +184,14 @@ def in_partition(partition: int, messages: Iterable[Message]) -> list[TopicMessa
     ]
 
 
-def check_partition(place: int, partitions: int) -> None:
+def check_partition(partition: int, partitions: int) -> None:
     """Refuse a partition that is not there."""
-    if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < partitions:
-        raise InvalidInput(f"partition {place!r} is not one of 0 to {partitions - 1}")
+    if (
+        isinstance(partition, bool)
+        or not isinstance(partition, int)
+        or not 0 <= partition < partitions
+    ):
+        raise InvalidInput(f"partition {partition!r} is not one of 0 to {partitions - 1}")
 
 
 def partition_of(tag: str, partitions: int) -> int:
@@ -199,15 +203,15 @@ def places_of(tags: pa.Array, partitions: int) -> pa.Array:
     """Return the partition of each tag; each distinct one is hashed once."""
     encoded = tags.dictionary_encode()
     distinct = encoded.dictionary.to_pylist()
-    places = pa.array([partition_of(tag, partitions) for tag in distinct], pa.int32())
-    return places.take(encoded.indices)
+    hashed = pa.array([partition_of(tag, partitions) for tag in distinct], pa.int32())
+    return hashed.take(encoded.indices)
 
 
-def spread(batch: pa.RecordBatch, places: pa.Array) -> dict[int, pa.RecordBatch]:
+def spread(batch: pa.RecordBatch, partitions: pa.Array) -> dict[int, pa.RecordBatch]:
     """Return the rows of each partition, in their order."""
     return {
-        place: batch.filter(pc.equal(places, place))
-        for place in sorted(places.unique().to_pylist())
+        partition: batch.filter(pc.equal(partitions, partition))
+        for partition in sorted(partitions.unique().to_pylist())
     }
 
 
@@ -224,11 +228,11 @@ def write(
     if not isinstance(tag, str):
         raise InvalidInput(f"a tag must be a str, not {type(tag).__name__}")
     streams = yield from topic.open()
-    place = partition_of(tag, len(streams))
+    partition = partition_of(tag, len(streams))
     offset = yield from writing.write(
-        streams[place], tag, value, backlog, headers, producer, sequence
+        streams[partition], tag, value, backlog, headers, producer, sequence
     )
-    return Placed(place, offset)
+    return Placed(partition, offset)
 
 
 def append(
@@ -241,10 +245,10 @@ def append(
     """Append a batch, each part to its partition; atomic within each partition."""
     node.check_batch(batch)
     streams = yield from topic.open()
-    places = places_of(batch.column("tag"), len(streams))
-    parts = [(place, (streams[place], part)) for place, part in spread(batch, places).items()]
+    parts = spread(batch, places_of(batch.column("tag"), len(streams)))
+    each = [(partition, (streams[partition], part)) for partition, part in parts.items()]
     return (
-        yield from in_each(parts, lambda part: writing.append(*part, backlog, producer, sequence))
+        yield from in_each(each, lambda part: writing.append(*part, backlog, producer, sequence))
     )
 
 
@@ -266,9 +270,9 @@ def delete(topic: TopicHandle) -> Operation[bool]:
     return bool(existed)
 
 
-def with_partition(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
+def with_partition(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
     """Return a batch with a column for the partition before the others."""
-    column = pa.repeat(pa.scalar(place, pa.int32()), batch.num_rows)
+    column = pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)
     return batch.add_column(0, PARTITION, column)
 
 
@@ -312,13 +316,13 @@ class TopicGroupHandle:
         """Return the group's part in each partition."""
         if not self._members:
             streams = yield from self.topic.open()
-            for place in self.starts:
-                check_partition(place, len(streams))
+            for partition in self.starts:
+                check_partition(partition, len(streams))
             self._members = [
                 GroupHandle(
-                    *(stream, self.name, self.member, self._options_in(place), self.topic.name)
+                    *(stream, self.name, self.member, self._options_in(partition), self.topic.name)
                 )
-                for place, stream in enumerate(streams)
+                for partition, stream in enumerate(streams)
             ]
             if self.options.ordered:
                 self.keep_order(self.owned)
@@ -345,17 +349,17 @@ class TopicGroupHandle:
         """Have the group keep the order of each tag, with the next read."""
         self.options = replace(self.options, ordered=True)
         self.owned = owned
-        for place, member in enumerate(self._members):
-            member.keep_order(self._owned_in(place))
+        for partition, member in enumerate(self._members):
+            member.keep_order(self._owned_in(partition))
 
-    def _owned_in(self, place: int) -> Callable[[], list[int]] | None:
+    def _owned_in(self, partition: int) -> Callable[[], list[int]] | None:
         owned = self.owned
         if owned is None:
             return None
-        return lambda: [offset for partition, offset in owned() if partition == place]
+        return lambda: [offset for number, offset in owned() if number == partition]
 
-    def _options_in(self, place: int) -> GroupOptions:
-        start = self.starts.get(place)
+    def _options_in(self, partition: int) -> GroupOptions:
+        start = self.starts.get(partition)
         return self.options if start is None else replace(self.options, start=start)
 
 

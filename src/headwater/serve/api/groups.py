@@ -15,7 +15,6 @@ from msgspec import Meta
 from headwater.doors.catalogue import GROUP, TOPIC, TOPIC_GROUP
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
-from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.keys import MAX_OFFSET
@@ -97,12 +96,6 @@ class PendingSettledView(View, frozen=True, kw_only=True):
     settled: int
 
 
-def group_of(call: ApiCall) -> AsyncGroup[Any]:
-    """Return the group that a request names."""
-    stream, group = call.names
-    return call.hw.stream(stream).group(group)
-
-
 async def list_groups(call: ApiCall) -> GroupsView:
     """List the groups of a stream, and their state."""
     stream = await call.hw.stream(call.name).info()
@@ -112,7 +105,7 @@ async def list_groups(call: ApiCall) -> GroupsView:
 
 async def get_group(call: ApiCall) -> msgspec.Struct:
     """Show the state of a group: its next offset, what is pending, its lag, its members."""
-    return GroupView.of(await group_of(call).info(), stream=call.name)
+    return GroupView.of(await (await opened(call, GROUP)).info(), stream=call.name)
 
 
 async def read_group(call: ApiCall) -> GroupReadView:
@@ -195,10 +188,11 @@ async def settle_pending(call: ApiCall) -> PendingSettledView:
     """
     stream, group = call.names
     body = call.body
+    opened_group = await opened(call, GROUP)
     if body.action == "skip":
-        settled = await group_of(call).ack(*meant(body.offsets))
+        settled = await opened_group.ack(*meant(body.offsets))
     else:
-        settled = await group_of(call).nack(*meant(body.offsets), delay_ms=body.delay_ms)
+        settled = await opened_group.nack(*meant(body.offsets), delay_ms=body.delay_ms)
     return PendingSettledView(stream=stream, group=group, settled=settled)
 
 

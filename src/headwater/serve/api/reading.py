@@ -167,8 +167,8 @@ class Source:
         return b"".join(events)
 
     def _event(self, behind: list[int], view: msgspec.Struct) -> bytes:
-        place = spelled(behind).encode() if self.in_topic else b"%d" % (behind[0] - 1)
-        return b"id: %b\ndata: %b\n\n" % (place, _encode(view))
+        event = spelled(behind).encode() if self.in_topic else b"%d" % (behind[0] - 1)
+        return b"id: %b\ndata: %b\n\n" % (event, _encode(view))
 
     def arrow(self, at: list[int], count: int, *, headers: bool) -> AsyncGenerator[bytes, None]:
         """Yield up to ``count`` messages as an Arrow IPC stream; a topic has a column more."""

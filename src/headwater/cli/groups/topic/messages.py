@@ -86,9 +86,9 @@ def read(
             return
         found: list[Found] = []
         left = wanted.count
-        for place in range(topic.partitions()) if partition is None else (partition,):
-            at = topic.partition(place).info().first if wanted.offset is None else wanted.offset
-            page, end = _read(topic, place, at, left, wanted.block_ms)
+        for number in range(topic.partitions()) if partition is None else (partition,):
+            at = topic.partition(number).info().first if wanted.offset is None else wanted.offset
+            page, end = _read(topic, number, at, left, wanted.block_ms)
             found += page
             left -= end - at
     if found:
@@ -119,8 +119,8 @@ def tail(
         topic = topic_of(hw, name)
         facts = topic.info()
         newest: list[TopicMessage] = []
-        for place, each in enumerate(facts):
-            page, _ = _read(topic, place, max(each.first, each.last - begin + 1), begin, 0)
+        for number, each in enumerate(facts):
+            page, _ = _read(topic, number, max(each.first, each.last - begin + 1), begin, 0)
             newest += [one for one in page if isinstance(one, TopicMessage)]
         newest.sort(key=lambda message: message.time_ms)
         newest = newest[max(0, len(newest) - begin) :][:left]
@@ -128,30 +128,30 @@ def tail(
         left -= len(newest)
         at = [each.last + 1 for each in facts]
         while left and output.is_read():
-            for place in _await_news(hw, topic, at):
-                page, end = _read(topic, place, at[place], min(left, PAGE), 1)
+            for number in _await_news(hw, topic, at):
+                page, end = _read(topic, number, at[number], min(left, PAGE), 1)
                 show_each(page, as_json, form)
                 left -= sum(not isinstance(one, views.streams.GoneView) for one in page)
-                at[place] = end
+                at[number] = end
 
 
-def _read(topic: Topic, place: int, at: int, count: int, block_ms: int) -> tuple[list[Found], int]:
+def _read(topic: Topic, number: int, at: int, count: int, block_ms: int) -> tuple[list[Found], int]:
     """Read from a partition; returns what was found, and the offset behind it."""
     from headwater.log.topics import in_partition
 
     found: list[Found] = []
     start, end = at, at + count
     while at < end:
-        page = topic.partition(place).read(
+        page = topic.partition(number).read(
             at, min(end - at, PAGE), block_ms=0 if at > start else block_ms
         )
         if not page:
             break
-        for one in views.streams.messages_and_gaps(page, at, place):
+        for one in views.streams.messages_and_gaps(page, at, number):
             if isinstance(one, views.streams.GoneView):
                 found.append(one)
             else:
-                found += in_partition(place, [one])
+                found += in_partition(number, [one])
         at += len(page)
     return found, at
 
@@ -161,10 +161,12 @@ def _await_news(hw: Headwater, topic: Topic, at: list[int]) -> list[int]:
     from headwater.log.handles import StreamHandle
     from headwater.log.topics import TURN_MS, await_news
 
-    ends = [(StreamHandle(f"{topic.name}/{place}", set()), one - 1) for place, one in enumerate(at)]
+    ends = [
+        (StreamHandle(f"{topic.name}/{number}", set()), one - 1) for number, one in enumerate(at)
+    ]
     if hw.store.kind == "cluster":
         # Streams in different slots cannot be waited for together: take turns.
         woken = [name for end in ends for name in hw.store.run(await_news([end], TURN_MS))]
     else:
         woken = hw.store.run(await_news(ends, FOLLOW_MS))
-    return [place for place, (stream, _) in enumerate(ends) if stream.name in woken]
+    return [number for number, (stream, _) in enumerate(ends) if stream.name in woken]

@@ -86,10 +86,10 @@ def info(name: TopicName, store: StoreUrl = None, as_json: AsJson = False) -> No
         ["partition", "first", "last", "messages", "size", "groups", "newest message"],
         [
             (
-                *(place, facts.first, facts.last, facts.length, output.size_text(facts.bytes)),
+                *(number, facts.first, facts.last, facts.length, output.size_text(facts.bytes)),
                 *(len(facts.groups), output.time_text(facts.last_time_ms)),
             )
-            for place, facts in enumerate(partitions)
+            for number, facts in enumerate(partitions)
         ],
     )
 
@@ -161,14 +161,14 @@ def list_groups(
             topics = [views.overview.TopicStreams(name, topic_of(hw, name).info())]
         else:
             topics = hw.store.run(views.overview.all_topics())
-        places = {
-            facts.name: (topic.topic, place)
+        numbers = {
+            facts.name: (topic.topic, number)
             for topic in topics
-            for place, facts in enumerate(topic.partitions)
+            for number, facts in enumerate(topic.partitions)
         }
         streams = [facts for topic in topics for facts in topic.partitions]
         found = hw.store.run(views.overview.groups_of(streams))
-    rows = [_GroupRow(*places[row.stream], row.group) for row in found]
+    rows = [_GroupRow(*numbers[row.stream], row.group) for row in found]
     rows.sort(key=lambda row: (row.topic, row.group.name, row.partition))
     whose: dict[str, Callable[[Any], object]] = {"topic": lambda row: row.topic}
     columns = {
@@ -204,7 +204,7 @@ def set_group(
         found.read(0)
         partitions = found.info()
     output.show_list(
-        [_GroupRow(name, place, facts) for place, facts in enumerate(partitions)],
+        [_GroupRow(name, number, facts) for number, facts in enumerate(partitions)],
         _group_view,
         {
             "partition": lambda row: row.partition,
@@ -240,7 +240,9 @@ def seek(
     if partition is None and isinstance(sought, int):
         raise typer.BadParameter("an offset is one of a partition; give --partition with it")
     with known_group(store, name, group) as found:
-        here = {place: facts.next for place, facts in enumerate(found.info())}
+        here = {number: facts.next for number, facts in enumerate(found.info())}
         chosen = here if partition is None else {partition: here.get(partition, 1)}
-        offsets = found.seek({place: options.from_here(sought, at) for place, at in chosen.items()})
+        offsets = found.seek(
+            {number: options.from_here(sought, at) for number, at in chosen.items()}
+        )
     answer(TOPIC_GROUP.operation("seek"), (name, group), offsets, as_json)
