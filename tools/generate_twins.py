@@ -50,6 +50,9 @@ WORDS = {
     # What is not used is removed afterwards.
     r"(?m)^import asyncio$": "import asyncio\nimport threading\nimport time",
     r"\basyncio\.sleep\b": "time.sleep",
+    r"\basyncio\.to_thread\(([\w.]+)(, )?": r"\1(",
+    r"\bredis\.asyncio\b": "redis",
+    r"\bnowait=True\b": "",
     r"\basyncio\.Lock\b": "threading.Lock",
 }
 

@@ -53,7 +53,7 @@ class AsyncHeadwater:
     else:
 
         def __init__(self, url: str | None = None, *, wait_ms: Duration | None = None) -> None:
-            self.store = AsyncStore(url, wait_s=wait_seconds(wait_ms))
+            self.store = AsyncStore.open(url, wait_s=wait_seconds(wait_ms))
             self._handles = ClientHandles(self.store.kind, self.store.token)
 
     def __repr__(self) -> str:

@@ -44,7 +44,7 @@ class Headwater:
     """
 
     def __init__(self, url: str | None = None, *, wait_ms: Duration | None = None) -> None:
-        self.store = Store(url, wait_s=wait_seconds(wait_ms))
+        self.store = Store.open(url, wait_s=wait_seconds(wait_ms))
         self._handles = ClientHandles(self.store.kind, self.store.token)
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater.store import doctor, steps
+from headwater.store import doctor, rights
 from headwater.store.library import FORMAT, KEY, VERSION
 from tests.support.commands import Answer, run
 from tests.support.doctor import examine, found, grant, use_everything, verdicts
@@ -178,7 +178,7 @@ def test_every_primary_of_a_cluster_is_looked_at() -> None:
         assert table.splitlines()[0].split()[0] == "server"
 
         for node in cluster.nodes:
-            limited = grant(node, *steps.rules(cluster=True).split())
+            limited = grant(node, *rights.rules(cluster=True).split())
         with headwater.connect(limited.replace("redis://", "redis+cluster://")) as hw:
             use_everything(hw)
         code, report = examine(limited.replace("redis://", "redis+cluster://"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import headwater
-from headwater.store import steps
+from headwater.store import rights
 from tests.support.commands import run
 from tests.support.doctor import examine, found, grant, use_everything, verdicts
 from tests.support.servers import Server
@@ -38,7 +38,7 @@ def test_the_rights_are_listed_even_when_access_is_denied(guarded: Server) -> No
 
 
 def test_the_rights_that_are_listed_are_enough_for_everything(guarded: Server) -> None:
-    url = grant(guarded, *steps.rules(cluster=False).split())
+    url = grant(guarded, *rights.rules(cluster=False).split())
     code, report = examine(url)
     assert code == 0
     assert verdicts(report)["rights"] == "warn"

@@ -12,7 +12,7 @@ import redis
 
 from headwater import Headwater
 from headwater.log.keys import stream_key
-from headwater.store import steps
+from headwater.store import rights
 from headwater.store.scrubbing import RIGHTS
 from tests.support.commands import PROGRAM, run
 from tests.support.doctor import examine, found, grant, verdicts
@@ -141,14 +141,14 @@ def test_a_user_without_the_rights_to_look_is_told_so(server: Server) -> None:
     with Headwater(server.url) as hw:
         use_stream(hw, "rides")
         use_queue(hw, "jobs")
-    url = grant(server, *steps.rules(cluster=False).split())
+    url = grant(server, *rights.rules(cluster=False).split())
     answer = run(url, "scrub")
     assert answer.code == 1
     assert answer.err.startswith("error: ")
     assert "the user may not run " in answer.err
     assert "grant what a scrub needs: +exists +hkeys" in answer.err
     further = [f"+{command}" for command in RIGHTS]
-    url = grant(server, *steps.rules(cluster=False).split(), *further)
+    url = grant(server, *rights.rules(cluster=False).split(), *further)
     assert run(url, "scrub").code == 0
 
 

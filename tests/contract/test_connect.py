@@ -29,7 +29,7 @@ from headwater.errors import (
     StoreUnreachable,
     TooManyClients,
 )
-from headwater.store import aio_connections, connecting, connections, embedded
+from headwater.store import aio_transport, connecting, embedded, transport
 from headwater.store.directory import DIRECTORY_VARIABLE
 from headwater.store.doctor import examine
 from headwater.store.library import FORMAT, VERSION, library, release_of
@@ -58,8 +58,8 @@ Dial = Callable[[str | None], headwater.Headwater]
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the answer of a new server no longer than a test may."""
     monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(connections, "CONNECT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(aio_connections, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(transport, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(aio_transport, "CONNECT_TIMEOUT_S", 0.2)
 
 
 # ── What works ───────────────────────────────────────────────────────────────────────────────
@@ -527,7 +527,7 @@ def test_what_a_server_said_before_it_closed_is_not_lost_with_a_broken_pipe(
         assert poll.poll(20_000), "the other side has closed"
         return False
 
-    for twin in (connections, aio_connections):
+    for twin in (transport, aio_transport):
         monkeypatch.setattr(twin, "has_news", sees_nothing_yet)
     path = str(tmp_path / "full.sock")
     with socket.socket(socket.AF_UNIX) as door:

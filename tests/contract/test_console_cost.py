@@ -22,7 +22,7 @@ from headwater.kernel import instrument
 from headwater.kernel.inputs import OwnName
 from headwater.metrics import alarms
 from headwater.serve.console.service import Console
-from headwater.store import steps
+from headwater.store import rights
 from headwater.store.doctor import examine
 from headwater.timed.states import PREFIX, JobRecord, JobSpec, JobState, encode_record
 from tests.support.api import ApiServer
@@ -69,7 +69,7 @@ def calls(raw: redis.Redis) -> int:
 
     What functions run inside the server is not sent by a client.
     """
-    inside = set(steps.needed(cluster=False)) - set(steps.SENT)
+    inside = set(rights.needed(cluster=False)) - set(rights.SENT)
     stats = raw.info("commandstats")
     return sum(
         int(facts["calls"])

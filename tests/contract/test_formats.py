@@ -258,7 +258,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def store(server: Server) -> Iterator[Store]:
-    store = Store(server.url)
+    store = Store.open(server.url)
     yield store
     store.close()
 
@@ -288,7 +288,7 @@ def format_in_use(store: Store) -> int:
 def test_a_client_notes_itself_when_it_connects(kind: str, dial: Dial) -> None:
     with Server() if kind == "plain" else Cluster() as home:
         dial(home.url)
-        store = Store(home.url)
+        store = Store.open(home.url)
         record = store.run(read_record())
         store.close()
     assert record.format == FORMAT
@@ -303,7 +303,7 @@ def test_a_client_that_is_used_notes_itself_once_a_minute(
 ) -> None:
     now = 0.0
     if kind == "sync":
-        store: Any = Store(server.url, clock=lambda: now)
+        store: Any = Store.open(server.url, clock=lambda: now)
         ask = store.ask
     else:
         store = loop.wait(AsyncStore.open(server.url, clock=lambda: now))
@@ -333,7 +333,7 @@ def test_a_client_that_is_used_notes_itself_once_a_minute(
 
 def test_a_note_that_fails_does_not_fail_the_call(server: Server, admin: redis.Redis) -> None:
     clock = itertools.count(0.0, NOTE_S)
-    store = Store(server.url, clock=lambda: next(clock))
+    store = Store.open(server.url, clock=lambda: next(clock))
     admin.delete(KEY)
     admin.set(KEY, "something else")
     assert store.ask(Call("hw_registry_list", "hw:{streams}", read_only=True)) == []

@@ -348,7 +348,7 @@ def run(request: pytest.FixtureRequest, loop: Loop) -> Iterator[Callable[..., An
 
         def run(url: str, operation: Operation[Any], **outside: Any) -> Any:
             if request.param == "sync":
-                store = Store(url, **outside)
+                store = Store.open(url, **outside)
                 opened.callback(store.close)
                 return store.run(operation)
             other = loop.wait(AsyncStore.open(url, **outside))

@@ -177,7 +177,7 @@ def settle(channel: IckChannel) -> None:
 
 @pytest.fixture
 def store(stores: Stores) -> Iterator[Store]:
-    store = Store(stores.url("plain"))
+    store = Store.open(stores.url("plain"))
     yield store
     store.close()
 

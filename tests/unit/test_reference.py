@@ -39,7 +39,7 @@ from headwater.spark import icks, queues, timelines
 from headwater.spark.log import source as log_source
 from headwater.spark.sql_sink import source as sql_sink
 from headwater.spark.tables import source as tables
-from headwater.store import steps
+from headwater.store import rights
 from tests.support.http_reference import MARK, PAGE, generated
 from tests.support.pages import ROOT, pages
 from tools.generate_pages import resp_row
@@ -198,7 +198,7 @@ def test_the_reference_draws_the_tree_of_errors() -> None:
 def test_the_rights_that_a_user_needs_are_listed(cluster: bool) -> None:
     page = (ROOT / "docs" / "how-to" / "own-server.md").read_text("utf-8")
     listed = set(re.sub(r"[`\\.]", " ", page).split())
-    assert set(steps.rules(cluster).split()) <= listed
+    assert set(rights.rules(cluster).split()) <= listed
 
 
 def test_the_reference_states_which_releases_are_allowed() -> None:

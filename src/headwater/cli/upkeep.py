@@ -491,7 +491,7 @@ def upgrade(
     from headwater.store import doctor
     from headwater.store.store import Store
 
-    opened = Store(store, wait_s=0)
+    opened = Store.open(store, wait_s=0)
     try:
         if yes:
             doctor.upgrade(opened, force=force)

@@ -1,257 +1,59 @@
-"""Connections to the servers of a store, for asyncio, with the promises of connections.py.
-
-They belong to one event loop. A task that waits for a reply may be cancelled: its connection is
-closed then, so that no call ever gets the reply of another.
-
-Written twice because the transports differ: sockets that block, and streams of an event loop.
-"""
+"""Connections to the server or the cluster of a store; a call may be intercepted on its way."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import redis
 import redis.exceptions
-from hiredis import pack_command
 
-from headwater.store import aio_pipe, connecting, faults
-from headwater.store.aio_pipe import AsyncExchange, AsyncPipe
+from headwater.store import faults
+from headwater.store.aio_transport import AsyncServerConnections, server_maker
 from headwater.store.call import Key
 from headwater.store.connecting import (
-    ASKING,
-    CLIENT_ID,
-    CONNECT_TIMEOUT_S,
     MOST_REDIRECTIONS,
-    OVERDUE_S,
-    REPLY_TIMEOUT_S,
-    IdleConnections,
     Node,
     Scattered,
     SlotMap,
-    connection_maker,
-    has_news,
-    last_words,
     refuse_closed,
     still_moving,
 )
 from headwater.store.embedded import EmbeddedServer
-from headwater.store.faults import BRIEF_S, is_given_up
+from headwater.store.interception import Interceptor, MetCommands, interceptor_of
 from headwater.store.url import Address
+
+ASYNC: Final = True  # the twin has what is under else
 
 
 class AsyncStoreConnections(Protocol):
-    """How commands reach the server or the cluster that an address names; see StoreConnections."""
+    """How commands reach the server or the cluster that an address names."""
 
     async def send(
         self, key: Key, command: tuple[Any, ...], *, fresh: bool, wait_s: float | None = None
     ) -> Any:
-        """See StoreConnections."""
+        """Run one command and return its reply; ``fresh`` asks for a connection known to be alive.
+
+        ``wait_s`` is how long a blocking command blocks, by the clock of this machine; its reply is
+        None then. Raises Unsent when it certainly did not happen, for lack of a connection.
+        """
 
     async def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
-        """See StoreConnections.send_all."""
+        """Run commands, each with its key, and return the replies; one round trip per server.
+
+        In place of a reply stands the error of the server or of the connection, if there was one.
+        """
 
     async def servers(self) -> list[AsyncServerConnections]:
-        """See StoreConnections."""
+        """Return the connections to every server that takes writes."""
 
     async def renew(self) -> None:
-        """See StoreConnections."""
+        """Forget what may be out of date: connections, or which node serves what."""
 
     async def close(self) -> None:
-        """See StoreConnections."""
-
-
-class AsyncServerConnections:
-    """Connections to one server, the warmest first."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._idle = IdleConnections()
-        self._watch: asyncio.TimerHandle | None = None
-
-    async def send(
-        self,
-        key: Key,  # noqa: ARG002  one server has every key
-        command: tuple[Any, ...],
-        *,
-        fresh: bool,
-        asking: bool = False,
-        wait_s: float | None = None,
-    ) -> Any:
-        """See ServerConnections.send."""
-        connection = self._take()
-        packed = pack_command(command)
-        if asking:
-            packed = ASKING + packed
-        try:
-            await _make_ready(connection, fresh)
-            if wait_s is not None:
-                reply = await self._wait(connection, packed, asking, wait_s)
-            else:
-                exchange: AsyncExchange = connection.exchange
-                replies = await exchange.send(packed, [], 1 + asking, REPLY_TIMEOUT_S)
-                reply = _last(replies)
-        except redis.ResponseError:
-            if asking:
-                await connection.disconnect(nowait=True)
-            self._give_back(connection)
-            raise
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        self._give_back(connection)
-        return reply
-
-    async def _wait(self, connection: Any, packed: bytes, asking: bool, wait_s: float) -> Any:
-        """Run a command that blocks; see ServerConnections._arrives for one that is overdue."""
-        named = connection.client_id is not None
-        replies: list[Any] = []
-        commands = packed if named else CLIENT_ID + packed
-        done = connection.exchange.send(commands, replies, 1 + asking + (not named), None)
-        try:
-            await asyncio.wait((done,), timeout=wait_s + OVERDUE_S)
-            if not named and replies:
-                # 0 is no connection's number: it stands for a user that may not ask.
-                asked = replies[0]
-                connection.client_id = 0 if isinstance(asked, redis.ResponseError) else asked
-            if not done.done():
-                if not (connection.client_id and await self._unblock(connection.client_id)):
-                    await connection.disconnect(nowait=True)
-                    return None
-                await asyncio.wait((done,), timeout=REPLY_TIMEOUT_S)
-                if not done.done():
-                    raise TimeoutError("no answer in time")
-            done.result()
-        finally:
-            done.cancel()
-        return _last(replies if named else replies[1:])
-
-    async def _unblock(self, client_id: int) -> bool:
-        """Free a connection that is blocked; returns False where the server refuses that."""
-        try:
-            await self.send("", ("CLIENT", "UNBLOCK", client_id), fresh=True)
-        except redis.ResponseError:
-            return False
-        return True
-
-    async def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
-        """See StoreConnections.send_all."""
-        connection = self._take()
-        replies: list[Any] = []
-        try:
-            await _make_ready(connection, fresh=True)
-            packed = b"".join(pack_command(command) for _, command in commands)
-            await connection.exchange.send(packed, replies, len(commands), REPLY_TIMEOUT_S)
-        except (redis.RedisError, OSError) as error:
-            await connection.disconnect(nowait=True)
-            return replies + [error] * (len(commands) - len(replies))
-        except BaseException:
-            # Unread replies would be taken for those of the next call.
-            await connection.disconnect(nowait=True)
-            raise
-        self._give_back(connection)
-        return replies
-
-    def _take(self) -> Any:
-        try:
-            return self._idle.take()
-        except IndexError:
-            return self._make()
-
-    def _give_back(self, connection: Any) -> None:
-        if self._make is refuse_closed:
-            # Closed meanwhile: the caller finds no connection.
-            _close_now(connection)
-        elif self._idle.put(connection) and self._watch is None:
-            self._look_later()
-
-    def _look_later(self) -> None:
-        self._watch = asyncio.get_running_loop().call_later(
-            connecting.IDLE_S / 4, self._close_unused
-        )
-
-    def _close_unused(self) -> None:
-        """Close idle connections that were unused for long, and check again if many are left."""
-        self._watch = None
-        for connection in self._idle.take_unused():
-            _close_now(connection)
-        if self._idle.has_many:
-            self._look_later()
-
-    async def pipe(self, timeout_s: float, where: str) -> AsyncPipe:
-        """Open a connection that many calls share; raises Unsent."""
-        connection = self._make()
-        await _connect(connection)
-        writer, connection._writer, connection._reader = connection._writer, None, None
-        return AsyncPipe(writer, timeout_s, where)
-
-    async def servers(self) -> list[AsyncServerConnections]:
-        """See StoreConnections."""
-        return [self]
-
-    async def renew(self) -> None:
-        """See ServerConnections.renew."""
-        with contextlib.suppress(IndexError):
-            while True:
-                await self._idle.take().disconnect(nowait=True)
-
-    async def close(self) -> None:
-        """See StoreConnections."""
-        self._make = refuse_closed
-        if self._watch is not None:
-            self._watch.cancel()
-        with contextlib.suppress(IndexError):
-            while True:
-                await self._idle.take().disconnect()
-
-
-def _last(replies: list[Any]) -> Any:
-    """Return the last of some replies; raises the first that is an error."""
-    for reply in replies:
-        if isinstance(reply, redis.RedisError):
-            raise reply
-    return replies[-1]
-
-
-def _close_now(connection: Any) -> None:
-    """Close an idle connection without waiting, as nobody is there to await it."""
-    if connection._writer is not None:
-        connection._writer.close()
-        connection._writer = connection._reader = None
-
-
-async def _make_ready(connection: Any, fresh: bool) -> None:
-    """Connect what is not connected, or was closed by its server; raises Unsent."""
-    if fresh and connection.is_connected and _has_news(connection):
-        await connection.disconnect(nowait=True)
-    if not connection.is_connected:
-        await _connect(connection)
-
-
-async def _connect(connection: Any) -> None:
-    began = time.monotonic()
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            await connection.connect()
-            connection.exchange = AsyncExchange(connection)
-        if time.monotonic() - began >= BRIEF_S and is_given_up():
-            raise redis.ConnectionError("the caller is gone")
-    except TimeoutError:
-        raise faults.unsent(redis.TimeoutError("Timeout connecting to server")) from None
-    except (redis.RedisError, OSError) as error:
-        raise faults.unsent(error) from error
-
-
-def _has_news(connection: Any) -> bool:
-    """Return whether the peer closed an idle connection, even if the loop does not know yet."""
-    writer, reader = connection._writer, connection._reader
-    if writer.is_closing() or reader.at_eof() or reader.exception() is not None:
-        return True
-    return has_news(writer.get_extra_info("socket"))
+        """Close all connections."""
 
 
 class AsyncClusterConnections:
@@ -280,7 +82,7 @@ class AsyncClusterConnections:
         raise still_moving()
 
     async def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
-        """See ClusterConnections.send_all."""
+        """See StoreConnections; all servers work at the same time."""
         scattered = Scattered(self._slots, commands)
         while scattered.left:
             try:
@@ -290,10 +92,13 @@ class AsyncClusterConnections:
                 scattered.fail(error)
                 break
             parts = scattered.parts()
-            found = await asyncio.gather(
-                *(self._server(node).send_all(part) for node, _, part in parts)
-            )
-            for (node, places, _), replies in zip(parts, found, strict=True):
+            if ASYNC:
+                sending = (self._server(node).send_all(part) for node, _, part in parts)
+                answers = await asyncio.gather(*sending)
+            else:
+                started = [self._server(node).start_all(part) for node, _, part in parts]
+                answers = [receive() for receive in started]
+            for (node, places, _), replies in zip(parts, answers, strict=True):
                 scattered.take(node, places, replies)
         for place in scattered.asked:
             try:
@@ -308,7 +113,7 @@ class AsyncClusterConnections:
         return [self._server(node) for node in self._slots.primaries()]
 
     async def renew(self) -> None:
-        """See ClusterConnections.renew."""
+        """See StoreConnections: slots may have moved, and a replica may be a primary by now."""
         self._slots.stale = True
 
     async def close(self) -> None:
@@ -330,31 +135,65 @@ class AsyncClusterConnections:
         raise faults.unsent(fault)
 
     def _server(self, node: Node) -> AsyncServerConnections:
-        if node not in self._servers:
+        server = self._servers.get(node)
+        if server is None:
             host, port = node
-            self._servers[node] = AsyncServerConnections(partial(self._make, host=host, port=port))
-        return self._servers[node]
+            # Of two threads that come here at once, both use the one that was there first.
+            server = self._servers.setdefault(
+                node, AsyncServerConnections(partial(self._make, host=host, port=port))
+            )
+        return server
+
+
+class AsyncInterceptedConnections:
+    """The connections of a store whose calls are intercepted."""
+
+    def __init__(self, connections: AsyncStoreConnections, interceptor: Interceptor) -> None:
+        self._connections = connections
+        self._interceptor = interceptor
+
+    async def send(
+        self, key: Key, command: tuple[Any, ...], *, fresh: bool, wait_s: float | None = None
+    ) -> Any:
+        """See StoreConnections."""
+        interference = self._interceptor.meet(command)
+        if interference is None:
+            return await self._connections.send(key, command, fresh=fresh, wait_s=wait_s)
+        await asyncio.sleep(interference.delay_s)
+        if interference.before is not None:
+            raise interference.before
+        reply = await self._connections.send(key, command, fresh=fresh, wait_s=wait_s)
+        if interference.after is not None:
+            raise interference.after
+        return reply
+
+    async def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
+        """See StoreConnections."""
+        met = MetCommands(self._interceptor, commands)
+        await asyncio.sleep(met.delay_s)
+        return met.replies(await self._connections.send_all(met.sent) if met.sent else [])
+
+    async def servers(self) -> list[AsyncServerConnections]:
+        """See StoreConnections; commands to a single server are not intercepted."""
+        return await self._connections.servers()
+
+    async def renew(self) -> None:
+        """See StoreConnections."""
+        await self._connections.renew()
+
+    async def close(self) -> None:
+        """See StoreConnections."""
+        await self._connections.close()
 
 
 def open_connections(address: Address, server: EmbeddedServer | None) -> AsyncStoreConnections:
     """Return the connections to an address; ``server`` is the one of an embedded store."""
-
-    async def log_in(connection: Any) -> None:
-        if server is not None:
-            server.check_hold()
-        if "ssl" not in address.options and _has_news(connection):
-            # A server that is full says so and closes, and a command sent to it would hide why.
-            connection._parser.on_connect(connection)
-            await connection.read_response()
-        with last_words(connection._writer.get_extra_info("socket")):
-            await connection.on_connect()
-        connection.client_id = None
-
-    options = {"unix_socket_path": server.socket_path} if server else address.options
-    # Both ends of a call are timed here, by one timer each, instead of every read and write.
-    make = connection_maker(
-        aio_pipe, options, address, socket_timeout=None, redis_connect_func=log_in
+    make = server_maker(address, server)
+    connections: AsyncStoreConnections = (
+        AsyncClusterConnections(address.nodes, make)
+        if address.kind == "cluster"
+        else AsyncServerConnections(make)
     )
-    if address.kind == "cluster":
-        return AsyncClusterConnections(address.nodes, make)
-    return AsyncServerConnections(make)
+    if (interceptor := interceptor_of(address.safe)) is not None:
+        return AsyncInterceptedConnections(connections, interceptor)
+    return connections

@@ -15,33 +15,13 @@ from typing import Any, Final, NamedTuple, cast
 
 import hiredis
 import redis
-import redis.asyncio.connection
 from hiredis import pack_command
-from redis.asyncio.connection import Connection, SSLConnection
 
 from headwater.kernel import instrument
 from headwater.kernel.instrument import Observation
 from headwater.store.call import Call
 from headwater.store.faults import name_of, size_of
 from headwater.store.library import encode_for_server
-
-# ── Unix sockets ──────────────────────────────────────────────────────────────────────────────────
-# redis-py's connections for asyncio, by the names that it has for them.
-#
-# Its connection by a unix socket greets the server as soon as it is open, and again when it is
-# asked to: the first greeting is sent before the server's message can be read, and the server may
-# have closed the connection already. The one here greets once, as those by a port do.
-
-
-__all__ = ["Connection", "SSLConnection", "UnixDomainSocketConnection"]
-
-
-class UnixDomainSocketConnection(redis.asyncio.connection.UnixDomainSocketConnection):
-    """A connection by a unix socket; the caller limits the time of opening it."""
-
-    async def _connect(self) -> None:
-        self._reader, self._writer = await asyncio.open_unix_connection(self.path)
-
 
 # ── Aio exchange ──────────────────────────────────────────────────────────────────────────────────
 # One connection that serves one call at a time: commands are sent, and their replies awaited.

@@ -1,64 +1,30 @@
-"""Connections to the servers of a store; each serves one call at a time.
-
-They report what the caller must know: it was not sent whole (Unsent, so it did not happen), the
-server answered, or the connection broke after sending.
-
-Written twice because the transports differ: sockets that block, and streams of an event loop.
-"""
+# Generated from aio_connections.py by `make derived`, which renews it: change that file.
+"""Connections to the server or the cluster of a store; a call may be intercepted on its way."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import ssl
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import redis
-import redis.connection
 import redis.exceptions
-from hiredis import pack_command
 
 from headwater.store import faults
 from headwater.store.call import Key
 from headwater.store.connecting import (
-    ASKING,
-    CLIENT_ID,
-    CONNECT_TIMEOUT_S,
     MOST_REDIRECTIONS,
-    OVERDUE_S,
-    REPLY_TIMEOUT_S,
-    IdleConnections,
     Node,
     Scattered,
     SlotMap,
-    connection_maker,
-    has_news,
-    last_words,
     refuse_closed,
     still_moving,
-    watch,
 )
 from headwater.store.embedded import EmbeddedServer
+from headwater.store.interception import Interceptor, MetCommands, interceptor_of
+from headwater.store.transport import ServerConnections, server_maker
 from headwater.store.url import Address
-
-
-def _log_in(server: EmbeddedServer | None, connection: Any) -> None:
-    """Log in, for which the server must answer at once; calls may take longer.
-
-    Another store may have taken the place of the embedded one: its path leads there by now.
-    """
-    if server is not None:
-        server.check_hold()
-    if not isinstance(connection._sock, ssl.SSLSocket) and has_news(connection._sock):
-        # A server that is full says so and closes, and a command sent to it would hide why.
-        connection._parser.on_connect(connection)
-        connection.read_response()
-    with last_words(connection._sock):
-        connection.on_connect()
-    connection.client_id = None
-    connection._sock.settimeout(REPLY_TIMEOUT_S)
 
 
 class StoreConnections(Protocol):
@@ -87,166 +53,6 @@ class StoreConnections(Protocol):
 
     def close(self) -> None:
         """Close all connections."""
-
-
-class ServerConnections:
-    """Connections to one server, the warmest first."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._idle = IdleConnections()
-        self._watched = False
-        self._pid = os.getpid()
-
-    def send(
-        self,
-        key: Key,  # noqa: ARG002  one server has every key
-        command: tuple[Any, ...],
-        *,
-        fresh: bool,
-        asking: bool = False,
-        wait_s: float | None = None,
-    ) -> Any:
-        """See StoreConnections; ``asking`` is for a node that is taking over the key's slot."""
-        connection = self._take(fresh)
-        packed = pack_command(command)
-        commands = (ASKING, packed) if asking else (packed,)
-        named = True
-        try:
-            if wait_s is not None:
-                connection.connect()
-                named = connection.client_id is not None
-                if not named:
-                    commands = (CLIENT_ID, *commands)
-            connection.send_packed_command(commands, False)
-        except (redis.RedisError, OSError) as error:
-            # Not all of it was given to the kernel: the server cannot have a whole command.
-            raise faults.unsent(error) from error
-        try:
-            if not named:
-                connection.client_id = _read_client_id(connection)
-            if asking:
-                connection.read_response()
-            if wait_s is not None and not self._arrives(connection, wait_s + OVERDUE_S, named):
-                return None
-            reply = connection.read_response(disable_decoding=True)
-        except redis.ResponseError:
-            if asking:
-                connection.disconnect()
-            self._give_back(connection)
-            raise
-        except BaseException:
-            connection.disconnect()
-            raise
-        self._give_back(connection)
-        return reply
-
-    def _arrives(self, connection: Any, wait_s: float, polls: bool) -> bool:
-        """Wait for the reply of a command that blocks; returns whether there will be one.
-
-        One that is overdue is asked for by another connection, which frees this one: then the
-        command has its reply, with or without a message, and none is lost. Where that is not
-        allowed, this connection is closed instead.
-        """
-        # After the first reply of a connection the second may have been read already.
-        if has_news(connection._sock, wait_s) if polls else connection.can_read(wait_s):
-            return True
-        if connection.client_id:
-            with contextlib.suppress(redis.ResponseError):
-                self.send("", ("CLIENT", "UNBLOCK", connection.client_id), fresh=True)
-                return True
-        connection.disconnect()
-        return False
-
-    def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
-        """See StoreConnections."""
-        return self.start_all(commands)()
-
-    def start_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> Callable[[], list[Any]]:
-        """Send commands; what this returns waits for their replies."""
-        connection = self._take(fresh=True)
-        try:
-            connection.connect()
-        except (redis.RedisError, OSError) as error:
-            unsent = faults.unsent(error)
-            return lambda: [unsent] * len(commands)
-        try:
-            packed = [pack_command(command) for _, command in commands]
-            connection.send_packed_command(packed, False)
-        except (redis.RedisError, OSError) as error:
-            # The server may have some of them.
-            connection.disconnect()
-            failed = error
-            return lambda: [failed] * len(commands)
-        return partial(self._receive, connection, len(commands))
-
-    def _receive(self, connection: Any, expected: int) -> list[Any]:
-        replies: list[Any] = []
-        try:
-            while len(replies) < expected:
-                try:
-                    replies.append(connection.read_response(disable_decoding=True))
-                except redis.ResponseError as error:
-                    replies.append(error)
-        except (redis.RedisError, OSError) as error:
-            connection.disconnect()
-            return replies + [error] * (expected - len(replies))
-        except BaseException:
-            # Unread replies would be taken for those of the next call.
-            connection.disconnect()
-            raise
-        self._give_back(connection)
-        return replies
-
-    def _give_back(self, connection: Any) -> None:
-        if self._idle.put(connection) and not self._watched:
-            self._watched = True
-            watch(self)
-        if self._make is refuse_closed:
-            # Closed meanwhile: the caller finds no connection.
-            self.renew()
-
-    def _take(self, fresh: bool) -> Any:
-        if self._pid != os.getpid():
-            self._idle, self._pid, self._watched = IdleConnections(), os.getpid(), False
-        try:
-            connection = self._idle.take()
-        except IndexError:
-            return self._make()
-        if fresh and has_news(connection._sock):
-            connection.disconnect()
-        return connection
-
-    def close_unused(self) -> bool:
-        """Close idle connections that were unused for long; returns whether many are left."""
-        for connection in self._idle.take_unused():
-            connection.disconnect()
-        self._watched = self._idle.has_many
-        return self._watched
-
-    def servers(self) -> list[ServerConnections]:
-        """See StoreConnections."""
-        return [self]
-
-    def renew(self) -> None:
-        """See StoreConnections: this address may lead to another server by now."""
-        # Taken one by one: another thread may take some too, and only it may close those.
-        with contextlib.suppress(IndexError):
-            while True:
-                self._idle.take().disconnect()
-
-    def close(self) -> None:
-        """See StoreConnections."""
-        self._make = refuse_closed
-        self.renew()
-
-
-def _read_client_id(connection: Any) -> Any:
-    try:
-        return connection.read_response()
-    except redis.ResponseError:
-        # A user who may not ask: 0 is no connection's number.
-        return 0
 
 
 class ClusterConnections:
@@ -284,12 +90,11 @@ class ClusterConnections:
             except (redis.RedisError, OSError) as error:
                 scattered.fail(error)
                 break
-            started = [
-                (node, places, self._server(node).start_all(part))
-                for node, places, part in scattered.parts()
-            ]
-            for node, places, receive in started:
-                scattered.take(node, places, receive())
+            parts = scattered.parts()
+            started = [self._server(node).start_all(part) for node, _, part in parts]
+            answers = [receive() for receive in started]
+            for (node, places, _), replies in zip(parts, answers, strict=True):
+                scattered.take(node, places, replies)
         for place in scattered.asked:
             try:
                 scattered.replies[place] = self.send(*commands[place], fresh=True)
@@ -306,6 +111,12 @@ class ClusterConnections:
         """See StoreConnections: slots may have moved, and a replica may be a primary by now."""
         self._slots.stale = True
 
+    def close(self) -> None:
+        """See StoreConnections."""
+        self._make = refuse_closed
+        while self._servers:
+            self._servers.popitem()[1].close()
+
     def _learn(self) -> None:
         """Ask for the owners of slots; any server may answer."""
         fault: BaseException = redis.ConnectionError("no server is known")
@@ -318,12 +129,6 @@ class ClusterConnections:
                 return self._slots.learn(reply, node)
         raise faults.unsent(fault)
 
-    def close(self) -> None:
-        """See StoreConnections."""
-        self._make = refuse_closed
-        while self._servers:
-            self._servers.popitem()[1].close()
-
     def _server(self, node: Node) -> ServerConnections:
         server = self._servers.get(node)
         if server is None:
@@ -335,17 +140,55 @@ class ClusterConnections:
         return server
 
 
+class InterceptedConnections:
+    """The connections of a store whose calls are intercepted."""
+
+    def __init__(self, connections: StoreConnections, interceptor: Interceptor) -> None:
+        self._connections = connections
+        self._interceptor = interceptor
+
+    def send(
+        self, key: Key, command: tuple[Any, ...], *, fresh: bool, wait_s: float | None = None
+    ) -> Any:
+        """See StoreConnections."""
+        interference = self._interceptor.meet(command)
+        if interference is None:
+            return self._connections.send(key, command, fresh=fresh, wait_s=wait_s)
+        time.sleep(interference.delay_s)
+        if interference.before is not None:
+            raise interference.before
+        reply = self._connections.send(key, command, fresh=fresh, wait_s=wait_s)
+        if interference.after is not None:
+            raise interference.after
+        return reply
+
+    def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
+        """See StoreConnections."""
+        met = MetCommands(self._interceptor, commands)
+        time.sleep(met.delay_s)
+        return met.replies(self._connections.send_all(met.sent) if met.sent else [])
+
+    def servers(self) -> list[ServerConnections]:
+        """See StoreConnections; commands to a single server are not intercepted."""
+        return self._connections.servers()
+
+    def renew(self) -> None:
+        """See StoreConnections."""
+        self._connections.renew()
+
+    def close(self) -> None:
+        """See StoreConnections."""
+        self._connections.close()
+
+
 def open_connections(address: Address, server: EmbeddedServer | None) -> StoreConnections:
     """Return the connections to an address; ``server`` is the one of an embedded store."""
-    make = connection_maker(
-        redis.connection,
-        {"unix_socket_path": server.socket_path} if server else address.options,
-        address,
-        socket_timeout=CONNECT_TIMEOUT_S,
-        redis_connect_func=partial(_log_in, server),
-    )
-    return (
+    make = server_maker(address, server)
+    connections: StoreConnections = (
         ClusterConnections(address.nodes, make)
         if address.kind == "cluster"
         else ServerConnections(make)
     )
+    if (interceptor := interceptor_of(address.safe)) is not None:
+        return InterceptedConnections(connections, interceptor)
+    return connections

@@ -15,14 +15,15 @@ import redis
 import redis.exceptions
 
 from headwater.errors import AccessDenied, StoreError, StoreTooOld
-from headwater.store import faults, steps
+from headwater.store import faults, rights
 from headwater.store.call import Call, Operation
-from headwater.store.connections import ServerConnections, StoreConnections, open_connections
+from headwater.store.connections import StoreConnections, open_connections
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import (
     COUNTS_BY_HAND_MS,
     FORMAT,
+    GREETING,
     KEY,
     VERSION,
     ClientKind,
@@ -36,8 +37,8 @@ from headwater.store.library import (
 )
 from headwater.store.presence import StoredNote, all_notes, keep_notes
 from headwater.store.scrubbing import SCRUBBED
-from headwater.store.steps import GREETING
 from headwater.store.store import Store
+from headwater.store.transport import ServerConnections
 from headwater.store.url import resolve
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
@@ -301,7 +302,7 @@ def _format(server: CheckedServer) -> Iterator[Finding]:
 def _rights(server: CheckedServer) -> Iterator[Finding]:
     try:
         user = server.ask("ACL", "WHOAMI").decode()
-        missing = steps.lacking(server.ask, user, server.cluster)
+        missing = rights.lacking(server.ask, user, server.cluster)
     except redis.ResponseError:
         found = "unknown: not allowed to ask"
         yield Finding("rights", found, "warn", "compare with the rights below, or grant +acl")
@@ -531,7 +532,7 @@ def examine(url: str | None = None) -> DoctorReport:
             connections.close()
         if hold is not None:
             hold.close()
-    return DoctorReport(address.safe, _merged(findings), steps.rules(cluster))
+    return DoctorReport(address.safe, _merged(findings), rights.rules(cluster))
 
 
 def _servers(connections: StoreConnections, where: str) -> list[ServerConnections]:

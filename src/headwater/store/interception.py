@@ -4,20 +4,16 @@ A program may install, for the address of a store, an interceptor that decides w
 command. It is looked up once, when a client connects: a client of any other store uses its
 connections directly, at no cost. Only calls of this process are intercepted, and none of those that
 share a pipe.
-
-Written twice because this module also has what both kinds of connections share.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from headwater.errors import HeadwaterError
 from headwater.store.call import Key
-from headwater.store.connections import ServerConnections, StoreConnections
 
 
 class Interference(NamedTuple):
@@ -82,44 +78,3 @@ class MetCommands:
                 raise reply
             replies.append(reply)
         return replies
-
-
-class InterceptedConnections:
-    """The connections of a store whose calls are intercepted."""
-
-    def __init__(self, connections: StoreConnections, interceptor: Interceptor) -> None:
-        self._connections = connections
-        self._interceptor = interceptor
-
-    def send(
-        self, key: Key, command: tuple[Any, ...], *, fresh: bool, wait_s: float | None = None
-    ) -> Any:
-        """See StoreConnections."""
-        found = self._interceptor.meet(command)
-        if found is None:
-            return self._connections.send(key, command, fresh=fresh, wait_s=wait_s)
-        time.sleep(found.delay_s)
-        if found.before is not None:
-            raise found.before
-        reply = self._connections.send(key, command, fresh=fresh, wait_s=wait_s)
-        if found.after is not None:
-            raise found.after
-        return reply
-
-    def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
-        """See StoreConnections."""
-        met = MetCommands(self._interceptor, commands)
-        time.sleep(met.delay_s)
-        return met.replies(self._connections.send_all(met.sent) if met.sent else [])
-
-    def servers(self) -> list[ServerConnections]:
-        """See StoreConnections; commands to a single server are not intercepted."""
-        return self._connections.servers()
-
-    def renew(self) -> None:
-        """See StoreConnections."""
-        self._connections.renew()
-
-    def close(self) -> None:
-        """See StoreConnections."""
-        self._connections.close()

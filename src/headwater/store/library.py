@@ -200,6 +200,7 @@ COUNTS_BY_HAND_MS = 10 * 60 * 1000
 
 NOTE = Call("hw_store_note", KEY, (__version__, VERSION, FORMAT, COUNTS_MS), repeatable=True)
 LOOK = Call("hw_store_record", KEY, read_only=True)
+GREETING = Call("hw_version", "", read_only=True)
 
 
 class ClientKind(NamedTuple):

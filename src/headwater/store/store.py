@@ -1,29 +1,34 @@
-"""The blocking store: runs operations over one server, a cluster or the embedded server.
+# Generated from aio_store.py by `make derived`, which renews it: change that file.
+"""The async store: runs operations over one server, a cluster or the embedded server.
 
-A store is safe to share between threads: every call takes a connection for itself. It loads the
-function library again when the server lost it, waits for a failover or a restart to end, and never
-sends a call twice unless that is harmless.
-
-Written twice because a call is cut short in other ways: by an exception in its thread, or by
-cancelling its task, of which thousands may end at once.
+It loads the function library again when the server lost it, waits for a failover or a restart to
+end, and never sends a call twice unless that is harmless. A blocking store is safe to share between
+threads: every call takes a connection for itself. An async one belongs to the event loop it was
+opened in; its tasks may all use it at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
+import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
 
-from headwater.errors import HeadwaterError, StoreError
+from headwater.errors import FormatTooNew, HeadwaterError, StoreError
 from headwater.kernel import instrument
+from headwater.kernel.failures import Outage
 from headwater.kernel.instrument import Instrument
-from headwater.store import faults
+from headwater.store import faults, rights
 from headwater.store.call import (
     Call,
     Clock,
+    Key,
     Look,
     Many,
     Operation,
@@ -33,39 +38,91 @@ from headwater.store.call import (
     Wait,
     YieldTurn,
 )
-from headwater.store.connections import StoreConnections, open_connections
+from headwater.store.connections import open_connections
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.faults import Observed, RequestObservation
-from headwater.store.interception import InterceptedConnections, interceptor_of
-from headwater.store.steps import Steps, StoreSteps, leave_of, random_token
-from headwater.store.url import resolve
+from headwater.store.library import (
+    FIRST_FORMAT,
+    FORMAT,
+    GREETING,
+    KEY,
+    LOOK,
+    NOTE,
+    NOTE_S,
+    encoder,
+    format_of_ours,
+    library,
+    name_in_server,
+    needs_loading,
+)
+from headwater.store.many import chunks
+from headwater.store.url import Address, resolve
 
 T = TypeVar("T")
 
+log = logging.getLogger("headwater.store")
 
-def _call(call: Callable[[], Any]) -> Any:
-    return call()
+# How a request is cut short: by cancelling its task, or by an exception in its thread.
+INTERRUPTIONS = BaseException
 
 
-class Store(StoreSteps):
+def random_token() -> str:
+    """Return an unguessable text of 8 characters."""
+    return secrets.token_hex(4)
+
+
+class _AwaitedStore(Outage):
+    """The time until a store is there for the first time."""
+
+    BEGIN = "waiting for the store at %s, %s: %s"
+    END = "the store at %s is there, after %.1f s and %d tries"
+
+
+class Store:
     """A connected store; ``run`` is all that the data types need of it."""
-
-    connections: StoreConnections
 
     def __init__(
         self,
+        address: Address,
+        server: EmbeddedServer | None,
+        clock: Callable[[], float] = time.monotonic,
+        token: Callable[[], str] = random_token,
+        *,
+        check_rights: bool = True,
+    ) -> None:
+        self.where = address.safe
+        self.kind = address.kind
+        self.server = server
+        self.connections = open_connections(address, server)
+        self.clock, self.token = clock, token
+        self.version = ""
+        self._encode = encoder(address.kind)
+        self._check_rights = check_rights
+        # What waiting requests must undo when the client is closed meanwhile.
+        self._leaves: dict[int, Call] = {}
+        # The format that our library writes, and when this client has to note itself again. Who
+        # need not have rights on our keys uses timelines only, which have no format of ours.
+        self._writes = FIRST_FORMAT
+        self._note_at = math.inf
+
+    @classmethod
+    def open(
+        cls,
         url: str | None = None,
         *,
+        check_rights: bool = True,
         wait_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         token: Callable[[], str] = random_token,
-    ) -> None:
+    ) -> Store:
         """Connect, check the server and make sure that it has our functions.
 
         It waits as long as a call for a store that is not ready. As long as no server of the store
         answers, ``wait_s`` is the limit; without it, a store where nobody listens is not waited
-        for. ``clock`` and ``token`` are the sources of time and of randomness for operations.
+        for. Without ``check_rights``, the user need not have rights on our own keys: timelines are
+        under keys that their users chose. ``clock`` and ``token`` are the sources of time and of
+        randomness for operations.
 
         Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld, FormatTooNew,
         EmbeddedServerFailed.
@@ -74,24 +131,13 @@ class Store(StoreSteps):
         server = None
         if address.directory is not None:
             server = EmbeddedServer.open(address.directory)
-        connections = open_connections(address, server)
-        if (interceptor := interceptor_of(address.safe)) is not None:
-            connections = InterceptedConnections(connections, interceptor)
-        super().__init__(
-            address,
-            server,
-            connections,
-            clock,
-            token,
-            sleep=time.sleep,
-            apart=_call,
-            check_rights=True,
-        )
+        store = cls(address, server, clock, token, check_rights=check_rights)
         try:
-            self.version = self._do(self._first_contact(wait_s))
+            store._meet(wait_s)
         except BaseException:
-            self.close()
+            store.close()
             raise
+        return store
 
     def run(self, operation: Operation[T], patience_s: float | None = None) -> T:
         """Run an operation and return its result.
@@ -102,7 +148,8 @@ class Store(StoreSteps):
         try:
             request = operation.send(None)
             while True:
-                if (leave := leave_of(request)) is not None:
+                leave = request.leave if isinstance(request, (Call, Wait)) else None
+                if leave is not None:
                     # It is due until the operation ends: a later request may be the one cut short.
                     self._leaves[id(operation)] = leave
                 try:
@@ -117,7 +164,7 @@ class Store(StoreSteps):
             return result
         except StoreError:
             raise
-        except BaseException:
+        except INTERRUPTIONS:
             if (due := self._leaves.pop(id(operation), None)) is not None:
                 self._leave([due])
             raise
@@ -126,8 +173,9 @@ class Store(StoreSteps):
 
     def _leave(self, calls: Sequence[Call]) -> None:
         """Send what undoes requests; what does not arrive is undone by its own expiry."""
-        with contextlib.suppress(StoreError):
-            self.connections.send_all(self._keyed(calls))
+        if calls:
+            with contextlib.suppress(StoreError):
+                self.connections.send_all(self._keyed(calls))
 
     def ask(
         self,
@@ -144,19 +192,19 @@ class Store(StoreSteps):
         ):
             return self._ask_observed(found, request, patience_s)
         if self.clock() >= self._note_at:
-            self._do(self._note_again())
+            self._note_again()
         if isinstance(request, Call):
             fresh, wait_s = not (request.repeatable or request.read_only), None
         elif isinstance(request, Wait):
             fresh, wait_s = False, request.timeout_ms / 1000
         elif isinstance(request, Look):
-            return self._do(self._look(request))
+            return self._look(request)
         elif isinstance(request, Many):
-            return self._do(self._ask_many(request, patience_s, observation))
+            return self._ask_many(request, patience_s, observation)
         elif isinstance(request, ScanKeys):
-            return self._do(self._scan(request, patience_s))
+            return self._scan(request, patience_s)
         elif isinstance(request, YieldTurn):
-            return self._sleep(request.pause_s) if request.pause_s else None
+            return time.sleep(request.pause_s)
         else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)
@@ -166,7 +214,11 @@ class Store(StoreSteps):
             fault = error
         if observation is not None:
             observation.retried = True
-        return self._do(self._recover(request, command, fault, patience_s))
+
+        def again() -> Any:
+            return self.connections.send(request.key, command, fresh=True, wait_s=wait_s)
+
+        return self._retry(self._recovery(request, patience_s), fault, again)
 
     def _ask_observed(self, found: Instrument, request: Observed, patience_s: float | None) -> Any:
         observation = RequestObservation(found, request, self.where)
@@ -178,32 +230,208 @@ class Store(StoreSteps):
         observation.succeed(reply)
         return reply
 
-    def _do(self, steps: Steps[T]) -> T:
-        try:
-            step = steps.send(None)
-            while True:
-                fault = found = None
-                try:
-                    found = step()
-                except Exception as error:  # noqa: BLE001  the steps know what it means
-                    fault = error
-                step = steps.send(found) if fault is None else steps.throw(fault)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-
     def command(self, *words: Any) -> list[Any]:
         """Run an administrative command on every server that takes writes."""
-        return self._do(self._command(*words))
+        return self._send_to_all(words)
 
-    def note_release(self) -> None:
-        """Note this client in the store's record, and let our functions write the format in use."""
-        self._do(self._note())
+    def _send_to_all(self, command: tuple[Any, ...]) -> list[Any]:
+        servers = self.connections.servers()
+        return [server.send("", command, fresh=True) for server in servers]
 
     def close(self) -> None:
         """Close all connections and give up the hold on the embedded server."""
-        if self._leaves:
-            self._leave(list(self._leaves.values()))
+        self._leave(list(self._leaves.values()))
         self.connections.close()
         if self.server is not None:
             self.server.close()
+
+    # ── First contact ────────────────────────────────────────────────────────────────────────
+
+    def _meet(self, wait_s: float | None) -> None:
+        """Check every server of the store and load our functions.
+
+        Waits as a call does for a store that is not ready, but only ``wait_s`` as long as no server
+        of it has answered; without that, not at all for one where nobody listens.
+        """
+        # An embedded server was just started, or attached to: it is there.
+        absent_s = None if self.server else wait_s
+        first = self.server is None and wait_s is None
+        recovery = faults.Recovery(
+            GREETING, self.where, None, self.clock, absent_s=absent_s, first=first
+        )
+        try:
+            self._check_and_load(recovery)
+            return
+        except (redis.RedisError, OSError) as error:
+            fault = error
+        most_s = faults.PATIENCE_S if absent_s is None else absent_s
+        outage = _AwaitedStore(self.where, log, self.clock, most_s=most_s)
+        self._retry(recovery, fault, partial(self._check_and_load, recovery), outage)
+        outage.over()
+
+    def _check_and_load(self, recovery: faults.Recovery) -> None:
+        cluster = self.kind == "cluster"
+        infos = []
+        for server in self.connections.servers():
+            if cluster:
+                # One of its servers has named the others.
+                recovery.note_answer()
+            reply = server.send("", ("INFO", "server"), fresh=True)
+            recovery.note_answer()
+            infos.append(faults.parse_info(reply))
+        versions = [faults.check_server(info, self.where) for info in infos]
+        if not cluster:
+            faults.refuse_node(infos[0], self.where)
+        self._load_library(first=self._check_rights)
+        if self._check_rights:
+            for denied in self._send_to_all(rights.request(cluster)):
+                rights.check(denied, self.where, cluster)
+            self._note_or_look()
+        self.version = versions[0]
+
+    def _load_library(self, *, first: bool = False) -> None:
+        """Load our function library into every server that has none or an older one.
+
+        The first time, the record says which format it writes.
+        """
+        ask = ("FCALL", name_in_server("hw_version"), 0)
+        for server in self.connections.servers():
+            try:
+                identity = server.send("", ask, fresh=True).decode()
+            except redis.ResponseError as error:
+                if "Function not found" not in str(error):
+                    raise
+                identity = None
+            if first:
+                first, known = False, format_of_ours(identity)
+                self._writes = known or self._look_up_format()
+            if needs_loading(identity, self._writes):
+                load = ("FUNCTION", "LOAD", "REPLACE", library(self._writes).source)
+                server.send("", load, fresh=True)
+
+    def _look_up_format(self) -> int:
+        """Return the format in use; a store without a record begins with what we understand.
+
+        Loading the library takes long, and so it is loaded once.
+        """
+        try:
+            reply = self.connections.send(KEY, ("HGET", KEY, "format"), fresh=True)
+        except redis.ResponseError:
+            return FIRST_FORMAT
+        return min(int(reply or FORMAT), FORMAT)
+
+    def note_release(self) -> None:
+        """Note in the store's record that a client of this release is here.
+
+        Also learns which format is in use, and lets our functions write it.
+        """
+        self._note_at = self.clock() + NOTE_S
+        in_use = self.connections.send(KEY, self._encode(NOTE), fresh=True)
+        if in_use > self._writes:
+            self._writes = in_use
+            # A user who may not load functions continues with those that are there.
+            with contextlib.suppress(redis.exceptions.NoPermissionError):
+                self._load_library()
+
+    def _note_or_look(self) -> None:
+        """Do so; a server that takes no writes now is only asked which format is in use.
+
+        Raises FormatTooNew when we do not understand it.
+        """
+        try:
+            self.note_release()
+            return
+        except redis.ResponseError as error:
+            faults.check_format(error, NOTE, self.where)
+        with contextlib.suppress(redis.ResponseError):
+            look = self._encode(LOOK)
+            _, in_use, *_ = self.connections.send(KEY, look, fresh=True)
+            if in_use > FORMAT:
+                raise FormatTooNew(f"the store at {self.where}", in_use, FORMAT)
+
+    def _note_again(self) -> None:
+        """Do so in the middle of work, which fails only because of a format that is too new."""
+        with contextlib.suppress(redis.RedisError, OSError):
+            self._note_or_look()
+
+    # ── Recovery ─────────────────────────────────────────────────────────────────────────────
+
+    def _recovery(self, request: Call | Wait, patience_s: float | None) -> faults.Recovery:
+        return faults.Recovery(request, self.where, patience_s, self.clock)
+
+    def _retry(
+        self,
+        recovery: faults.Recovery,
+        fault: Exception,
+        attempt: Callable[[], T],
+        outage: Outage | None = None,
+    ) -> T:
+        """Repeat what failed, until it succeeds or the caller must get the error."""
+        while True:
+            step = recovery.next_step(fault)
+            if outage is not None and step != "load":
+                outage.meet(fault)
+            try:
+                self._prepare(step, recovery.delay_s)
+                recovery.check_caller(fault)
+                return attempt()
+            except (redis.RedisError, OSError) as error:
+                fault = error
+
+    def _prepare(self, step: faults.Step, delay_s: float) -> None:
+        try:
+            if step == "load":
+                return self._load_library()
+            time.sleep(delay_s)
+            if step == "renew":
+                if self.server is not None:
+                    self.server.ensure_running()
+                self.connections.renew()
+        except (redis.RedisError, OSError) as error:
+            raise faults.unsent(error) from error
+
+    # ── Many calls ───────────────────────────────────────────────────────────────────────────
+
+    def _ask_many(
+        self, request: Many, patience_s: float | None, observation: RequestObservation | None
+    ) -> list[Any]:
+        """Run calls, thousands in a round trip; each recovers as a single one does."""
+        replies: list[Any] = []
+        for chunk in chunks(request, partial(self._recovery, patience_s=patience_s)):
+            answers = self.connections.send_all(self._keyed(chunk.unanswered))
+            while (before := chunk.take(answers)) is not None:
+                if observation is not None:
+                    observation.retried = True
+                try:
+                    self._prepare(*before)
+                except (redis.RedisError, OSError) as error:
+                    answers = [error] * len(chunk.unanswered)
+                else:
+                    answers = self.connections.send_all(self._keyed(chunk.unanswered))
+            replies += chunk.replies
+        return replies
+
+    def _keyed(self, calls: Sequence[Call]) -> list[tuple[Key, tuple[Any, ...]]]:
+        return [(call.key, self._encode(call)) for call in calls]
+
+    def _scan(self, request: ScanKeys, patience_s: float | None) -> tuple[int, bytes, list[bytes]]:
+        """Ask one server for some of its keys; asks again when it was down."""
+
+        def attempt() -> tuple[int, bytes, list[bytes]]:
+            servers = self.connections.servers()
+            server = servers[min(request.server, len(servers) - 1)]
+            words = ("SCAN", request.cursor, "COUNT", request.page)
+            cursor, keys = server.send("", words, fresh=True)
+            return len(servers), cursor, keys
+
+        try:
+            return attempt()
+        except (redis.RedisError, OSError) as error:
+            fault = error
+        return self._retry(self._recovery(GREETING, patience_s), fault, attempt)
+
+    def _look(self, request: Look) -> list[Any] | None:
+        """Run commands that only read, in one round trip; None when that did not work at once."""
+        keyed = [(request.key, command) for command in request.commands]
+        replies = self.connections.send_all(keyed)
+        return None if any(isinstance(reply, Exception) for reply in replies) else replies

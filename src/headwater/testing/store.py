@@ -31,13 +31,13 @@ from headwater.aio_client import AsyncHeadwater
 from headwater.client import Headwater
 from headwater.errors import EmbeddedServerFailed
 from headwater.store import embedded, supervisor
-from headwater.store.aio_store import AsyncStore, connections_to
+from headwater.store.aio_connections import open_connections
+from headwater.store.aio_store import AsyncStore
 from headwater.store.call import Request
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.faults import RequestObservation
 from headwater.store.interception import intercepted
-from headwater.store.steps import random_token
 from headwater.store.url import resolve
 from headwater.testing.clock import StoreClock
 from headwater.testing.faults import StoreFaults
@@ -170,16 +170,7 @@ class LateAsyncStore(AsyncStore):
 
     def __init__(self, url: str) -> None:
         self._address = resolve(url, default_directory())
-        super().__init__(
-            self._address,
-            None,
-            connections_to(self._address, None),
-            time.monotonic,
-            random_token,
-            sleep=asyncio.sleep,
-            apart=asyncio.to_thread,
-            check_rights=True,
-        )
+        super().__init__(self._address, None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._meeting: asyncio.Task[None] | None = None
         self._ending: AsyncIterator[None] | None = None
@@ -209,7 +200,7 @@ class LateAsyncStore(AsyncStore):
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
-            self.connections = connections_to(self._address, None)
+            self.connections = open_connections(self._address, None)
             self._meeting = loop.create_task(self._connect())
         if self._meeting is not None:
             await asyncio.shield(self._meeting)
@@ -218,7 +209,7 @@ class LateAsyncStore(AsyncStore):
         # A loop that ends closes the generators that were begun in it.
         self._ending = self._end_with_loop()
         await anext(self._ending)
-        self.version = await self._do(self._first_contact(None))
+        await self._meet(None)
         self._meeting = None
 
     async def _end_with_loop(self) -> AsyncIterator[None]:
