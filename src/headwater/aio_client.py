@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from headwater.errors import BrokenObject, StoreError, UnreadableNode
-from headwater.kernel.codecs import AnyCodec, Value, ValueCodec
-from headwater.kernel.inputs import Duration
+from headwater.kernel.codecs import AnyCodec, Value, ValueCodec, coder_of
+from headwater.kernel.inputs import Duration, check_ms
 from headwater.kernel.profiles import store_of
 from headwater.log.keys import list_deleted, list_streams, list_topics
 from headwater.store.aio_store import AsyncStore
 from headwater.store.call import Pace
-from headwater.store.faults import Refusal
-from headwater.whole_store.client_handles import ClientHandles, shown_store, wait_seconds
+from headwater.store.faults import Refusal, fault_of_one
+from headwater.whole_store.members import member_name
 
 # Each data type is imported with its first use: a process that only reads a stream, such as those
 # that Spark starts, imports no other, and a command on queues does without Arrow.
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from headwater.kernel.failures import LetterFilter
     from headwater.log.aio_stream import AsyncStream
     from headwater.log.aio_topic import AsyncTopic
+    from headwater.log.handles import StreamHandle
     from headwater.log.replaying import Replayed
     from headwater.log.retention import Kept
     from headwater.queue.aio_queue import AsyncQueue
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 ASYNC: Final = True  # the twin has what is under else
 
+log = logging.getLogger("headwater.client")
+
 
 class AsyncHeadwater:
     """A connected store; close it, or use it in ``async with``.
@@ -47,17 +51,23 @@ class AsyncHeadwater:
     if ASYNC:
 
         def __init__(self, store: AsyncStore) -> None:
-            self.store = store
-            self._handles = ClientHandles(store.kind, store.token)
+            self._use(store)
 
     else:
 
         def __init__(self, url: str | None = None, *, wait_ms: Duration | None = None) -> None:
-            self.store = AsyncStore.open(url, wait_s=wait_seconds(wait_ms))
-            self._handles = ClientHandles(self.store.kind, self.store.token)
+            self._use(AsyncStore.open(url, wait_s=_seconds(wait_ms)))
+
+    def _use(self, store: AsyncStore) -> None:
+        self.store = store
+        self._member = member_name(store.token())
+        # What was told the registry of names; the handles of all objects share it.
+        self._registered: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"AsyncHeadwater({shown_store(self)})"
+        # It may have failed to connect.
+        store = getattr(self, "store", None)
+        return f"AsyncHeadwater({'not connected' if store is None else repr(store.where)})"
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,7 +90,12 @@ class AsyncHeadwater:
         """
         from headwater.log.aio_stream import AsyncStream
 
-        return AsyncStream(self.store, self._handles.stream(name, codec), self._handles.member)
+        return AsyncStream(self.store, self._handle_of(name, codec), self._member)
+
+    def _handle_of(self, stream: str, codec: AnyCodec[Any] | None = None) -> StreamHandle:
+        from headwater.log.handles import StreamHandle
+
+        return StreamHandle(stream, self._registered, coder_of(codec))
 
     @overload
     def topic(
@@ -103,11 +118,12 @@ class AsyncHeadwater:
         with its first use. Raises PartitionMismatch. For ``codec`` see ``stream``.
         """
         from headwater.log.aio_topic import AsyncTopic
+        from headwater.log.topics import TopicHandle
 
-        handle = self._handles.topic(name, partitions, codec)
+        handle = TopicHandle(name, partitions, self._registered, coder_of(codec))
         if not ASYNC:
             self.store.run(handle.open())
-        return AsyncTopic(self.store, handle, self._handles.member)
+        return AsyncTopic(self.store, handle, self._member)
 
     @overload
     def queue(self, name: str, *, codec: None = None) -> AsyncQueue: ...
@@ -118,14 +134,17 @@ class AsyncHeadwater:
     def queue(self, name: str, *, codec: AnyCodec[Any] | None = None) -> AsyncQueue[Any]:
         """Return the queue of that name; it need not exist yet. For ``codec`` see ``stream``."""
         from headwater.queue.aio_queue import AsyncQueue
+        from headwater.queue.handles import QueueHandle
 
-        return AsyncQueue(self.store, self._handles.queue(name, codec))
+        handle = QueueHandle(name, self._registered, self._member, coder_of(codec))
+        return AsyncQueue(self.store, handle)
 
     def ick(self, name: str) -> AsyncIck:
         """Return the Ick under that key, which is the same for redis-ick; it need not exist yet."""
         from headwater.ick.aio_ick import AsyncIck
+        from headwater.ick.single import IckHandle
 
-        return AsyncIck(self.store, self._handles.ick(name))
+        return AsyncIck(self.store, IckHandle(name, self.store.kind != "cluster"))
 
     def ick_channel(
         self,
@@ -143,8 +162,12 @@ class AsyncHeadwater:
         it.
         """
         from headwater.ick.aio_ick import AsyncIckChannel
+        from headwater.ick.channels import LEASE_MS, ChannelHandle
 
-        handle = self._handles.channel(name, shards, consumer, ack_ms)
+        if consumer is None:
+            consumer = f"{self._member}.{self.store.token()}"
+        held_ms = LEASE_MS if ack_ms is None else ack_ms
+        handle = ChannelHandle(name, shards, consumer, held_ms, self._registered)
         return AsyncIckChannel(self.store, handle)
 
     async def ick_channels(self) -> list[str]:
@@ -174,14 +197,47 @@ class AsyncHeadwater:
         and members that are gone. Any number of clients may do it at once. Without names, it keeps
         queues and channels as well, as ``keep_queues`` and ``keep_channels`` do.
         """
-        return await self.store.run(self._handles.keep(streams))
+        from headwater.log import retention
+
+        if not streams:
+            others: list[Kept | KeptQueue | KeptChannel] = [*await self.keep_queues()]
+            others += await self.keep_channels()
+            for name in await self.store.run(list_deleted()):
+                others.append(await self._free(name))
+            for fault in filter(None, [kept.fault for kept in others]):
+                log.error("%s", fault)
+        names = streams or await self.streams()
+        return [await self.store.run(retention.keep(self._handle_of(name))) for name in names]
+
+    async def _free(self, deleted: str) -> Kept:
+        """Free a part of what a deleted stream leaves."""
+        from headwater.log.retention import Kept, free
+
+        try:
+            await self.store.run(free(self._handle_of(deleted)))
+        except Exception as error:  # noqa: BLE001  whatever it is, other streams can be kept
+            return Kept(deleted, fault=fault_of_one(error))
+        return Kept(deleted)
 
     async def keep_channels(self, *channels: str) -> list[KeptChannel]:
         """Continue changes of the number of shards, of the named channels or of all.
 
         Returns the state of each change that is under way; consumers continue it as they reserve.
         """
-        return await self.store.run(self._handles.keep_channels(channels))
+        from headwater.ick.channels import LEASE_MS, ChannelHandle, finish_change
+        from headwater.ick.types import KeptChannel
+
+        kept = []
+        for name in channels or await self.ick_channels():
+            handle = ChannelHandle(name, None, self._member, LEASE_MS, self._registered)
+            try:
+                layout = await self.store.run(finish_change(handle))
+            except Exception as error:  # noqa: BLE001  whatever it is, the others can be kept
+                kept.append(KeptChannel(name, False, 0, fault_of_one(error)))
+                continue
+            if layout is not None:
+                kept.append(KeptChannel(name, layout.settled, layout.leases))
+        return kept
 
     async def keep_queues(self, *queues: str) -> list[KeptQueue]:
         """Do the housekeeping of the named queues, or of all, once; returns what was done to each.
@@ -190,7 +246,14 @@ class AsyncHeadwater:
         those past their time to live are dropped. A pop does the same; this is for queues that
         nobody pops.
         """
-        return await self.store.run(self._handles.keep_queues(queues))
+        from headwater.queue import upkeep
+        from headwater.queue.handles import QueueHandle
+
+        handles = [
+            QueueHandle(name, self._registered, self._member)
+            for name in queues or await self.queues()
+        ]
+        return [await self.store.run(upkeep.keep(handle)) for handle in handles]
 
     async def scrub(
         self,
@@ -269,7 +332,7 @@ class AsyncHeadwater:
         from headwater.log.replaying import ReplayRequest, ReplayRun
 
         asked = ReplayRequest(source, into, first, last, speed, group, producer)
-        run = ReplayRun(asked, self._handles.stream, progress, stop, self.store.clock)
+        run = ReplayRun(asked, self._handle_of, progress, stop, self.store.clock)
         while not run.over:
             for pause_s in run.pauses():
                 await asyncio.sleep(pause_s)
@@ -335,6 +398,11 @@ class AsyncHeadwater:
         await self.store.close()
 
 
+def _seconds(wait_ms: Duration | None) -> float | None:
+    """Return the seconds to wait for a store that does not answer; None: as calls do."""
+    return None if wait_ms is None else check_ms(wait_ms, "wait_ms") / 1000
+
+
 if ASYNC:
     _NOT_CONNECTED = (
         "headwater.aio.connect() is not connected yet; write `hw = await headwater.aio.connect()` "
@@ -346,7 +414,7 @@ if ASYNC:
 
         def __init__(self, url: str | None, wait_ms: Duration | None) -> None:
             self._url = url
-            self._wait_s = wait_seconds(wait_ms)
+            self._wait_s = _seconds(wait_ms)
             self._made: AsyncHeadwater | None = None
 
         async def _connect(self) -> AsyncHeadwater:
@@ -397,7 +465,7 @@ else:
         """
 
         def free(name: str) -> list[Kept]:
-            return [hw.store.run(hw._handles.free(name))]
+            return [hw._free(name)]
 
         chores: dict[str, tuple[Callable[[], Collection[str]], Callable[[str], list[Any]]]]
         if streams or queues:

@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from headwater.errors import BrokenObject, StoreError, UnreadableNode
-from headwater.kernel.codecs import AnyCodec, Value, ValueCodec
-from headwater.kernel.inputs import Duration
+from headwater.kernel.codecs import AnyCodec, Value, ValueCodec, coder_of
+from headwater.kernel.inputs import Duration, check_ms
 from headwater.kernel.profiles import store_of
 from headwater.log.keys import list_deleted, list_streams, list_topics
 from headwater.store.call import Pace
-from headwater.store.faults import Refusal
+from headwater.store.faults import Refusal, fault_of_one
 from headwater.store.store import Store
-from headwater.whole_store.client_handles import ClientHandles, shown_store, wait_seconds
+from headwater.whole_store.members import member_name
 
 # Each data type is imported with its first use: a process that only reads a stream, such as those
 # that Spark starts, imports no other, and a command on queues does without Arrow.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from headwater.ick.ick import Ick, IckChannel
     from headwater.ick.types import KeptChannel
     from headwater.kernel.failures import LetterFilter
+    from headwater.log.handles import StreamHandle
     from headwater.log.replaying import Replayed
     from headwater.log.retention import Kept
     from headwater.log.stream import Stream
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from headwater.whole_store.scrubbing import RepairReport, ScrubRun
 
 
+log = logging.getLogger("headwater.client")
+
+
 class Headwater:
     """A connected store; close it, or use it in ``with``.
 
@@ -44,11 +49,18 @@ class Headwater:
     """
 
     def __init__(self, url: str | None = None, *, wait_ms: Duration | None = None) -> None:
-        self.store = Store.open(url, wait_s=wait_seconds(wait_ms))
-        self._handles = ClientHandles(self.store.kind, self.store.token)
+        self._use(Store.open(url, wait_s=_seconds(wait_ms)))
+
+    def _use(self, store: Store) -> None:
+        self.store = store
+        self._member = member_name(store.token())
+        # What was told the registry of names; the handles of all objects share it.
+        self._registered: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"Headwater({shown_store(self)})"
+        # It may have failed to connect.
+        store = getattr(self, "store", None)
+        return f"Headwater({'not connected' if store is None else repr(store.where)})"
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +83,12 @@ class Headwater:
         """
         from headwater.log.stream import Stream
 
-        return Stream(self.store, self._handles.stream(name, codec), self._handles.member)
+        return Stream(self.store, self._handle_of(name, codec), self._member)
+
+    def _handle_of(self, stream: str, codec: AnyCodec[Any] | None = None) -> StreamHandle:
+        from headwater.log.handles import StreamHandle
+
+        return StreamHandle(stream, self._registered, coder_of(codec))
 
     @overload
     def topic(self, name: str, partitions: int | None = None, *, codec: None = None) -> Topic: ...
@@ -92,10 +109,11 @@ class Headwater:
         with its first use. Raises PartitionMismatch. For ``codec`` see ``stream``.
         """
         from headwater.log.topic import Topic
+        from headwater.log.topics import TopicHandle
 
-        handle = self._handles.topic(name, partitions, codec)
+        handle = TopicHandle(name, partitions, self._registered, coder_of(codec))
         self.store.run(handle.open())
-        return Topic(self.store, handle, self._handles.member)
+        return Topic(self.store, handle, self._member)
 
     @overload
     def queue(self, name: str, *, codec: None = None) -> Queue: ...
@@ -105,15 +123,18 @@ class Headwater:
     def queue(self, name: str, *, codec: ValueCodec[Value]) -> Queue[Value]: ...
     def queue(self, name: str, *, codec: AnyCodec[Any] | None = None) -> Queue[Any]:
         """Return the queue of that name; it need not exist yet. For ``codec`` see ``stream``."""
+        from headwater.queue.handles import QueueHandle
         from headwater.queue.queue import Queue
 
-        return Queue(self.store, self._handles.queue(name, codec))
+        handle = QueueHandle(name, self._registered, self._member, coder_of(codec))
+        return Queue(self.store, handle)
 
     def ick(self, name: str) -> Ick:
         """Return the Ick under that key, which is the same for redis-ick; it need not exist yet."""
         from headwater.ick.ick import Ick
+        from headwater.ick.single import IckHandle
 
-        return Ick(self.store, self._handles.ick(name))
+        return Ick(self.store, IckHandle(name, self.store.kind != "cluster"))
 
     def ick_channel(
         self,
@@ -130,9 +151,13 @@ class Headwater:
         ``ack_ms`` is how long a shard stays leased to a consumer that sends nothing, 30 s without
         it.
         """
+        from headwater.ick.channels import LEASE_MS, ChannelHandle
         from headwater.ick.ick import IckChannel
 
-        handle = self._handles.channel(name, shards, consumer, ack_ms)
+        if consumer is None:
+            consumer = f"{self._member}.{self.store.token()}"
+        held_ms = LEASE_MS if ack_ms is None else ack_ms
+        handle = ChannelHandle(name, shards, consumer, held_ms, self._registered)
         return IckChannel(self.store, handle)
 
     def ick_channels(self) -> list[str]:
@@ -162,14 +187,47 @@ class Headwater:
         and members that are gone. Any number of clients may do it at once. Without names, it keeps
         queues and channels as well, as ``keep_queues`` and ``keep_channels`` do.
         """
-        return self.store.run(self._handles.keep(streams))
+        from headwater.log import retention
+
+        if not streams:
+            others: list[Kept | KeptQueue | KeptChannel] = [*self.keep_queues()]
+            others += self.keep_channels()
+            for name in self.store.run(list_deleted()):
+                others.append(self._free(name))
+            for fault in filter(None, [kept.fault for kept in others]):
+                log.error("%s", fault)
+        names = streams or self.streams()
+        return [self.store.run(retention.keep(self._handle_of(name))) for name in names]
+
+    def _free(self, deleted: str) -> Kept:
+        """Free a part of what a deleted stream leaves."""
+        from headwater.log.retention import Kept, free
+
+        try:
+            self.store.run(free(self._handle_of(deleted)))
+        except Exception as error:  # noqa: BLE001  whatever it is, other streams can be kept
+            return Kept(deleted, fault=fault_of_one(error))
+        return Kept(deleted)
 
     def keep_channels(self, *channels: str) -> list[KeptChannel]:
         """Continue changes of the number of shards, of the named channels or of all.
 
         Returns the state of each change that is under way; consumers continue it as they reserve.
         """
-        return self.store.run(self._handles.keep_channels(channels))
+        from headwater.ick.channels import LEASE_MS, ChannelHandle, finish_change
+        from headwater.ick.types import KeptChannel
+
+        kept = []
+        for name in channels or self.ick_channels():
+            handle = ChannelHandle(name, None, self._member, LEASE_MS, self._registered)
+            try:
+                layout = self.store.run(finish_change(handle))
+            except Exception as error:  # noqa: BLE001  whatever it is, the others can be kept
+                kept.append(KeptChannel(name, False, 0, fault_of_one(error)))
+                continue
+            if layout is not None:
+                kept.append(KeptChannel(name, layout.settled, layout.leases))
+        return kept
 
     def keep_queues(self, *queues: str) -> list[KeptQueue]:
         """Do the housekeeping of the named queues, or of all, once; returns what was done to each.
@@ -178,7 +236,13 @@ class Headwater:
         those past their time to live are dropped. A pop does the same; this is for queues that
         nobody pops.
         """
-        return self.store.run(self._handles.keep_queues(queues))
+        from headwater.queue import upkeep
+        from headwater.queue.handles import QueueHandle
+
+        handles = [
+            QueueHandle(name, self._registered, self._member) for name in queues or self.queues()
+        ]
+        return [self.store.run(upkeep.keep(handle)) for handle in handles]
 
     def scrub(
         self,
@@ -257,7 +321,7 @@ class Headwater:
         from headwater.log.replaying import ReplayRequest, ReplayRun
 
         asked = ReplayRequest(source, into, first, last, speed, group, producer)
-        run = ReplayRun(asked, self._handles.stream, progress, stop, self.store.clock)
+        run = ReplayRun(asked, self._handle_of, progress, stop, self.store.clock)
         while not run.over:
             for pause_s in run.pauses():
                 time.sleep(pause_s)
@@ -323,6 +387,11 @@ class Headwater:
         self.store.close()
 
 
+def _seconds(wait_ms: Duration | None) -> float | None:
+    """Return the seconds to wait for a store that does not answer; None: as calls do."""
+    return None if wait_ms is None else check_ms(wait_ms, "wait_ms") / 1000
+
+
 def keep_each(
     hw: Headwater,
     streams: Collection[str] = (),
@@ -338,7 +407,7 @@ def keep_each(
     """
 
     def free(name: str) -> list[Kept]:
-        return [hw.store.run(hw._handles.free(name))]
+        return [hw._free(name)]
 
     chores: dict[str, tuple[Callable[[], Collection[str]], Callable[[str], list[Any]]]]
     if streams or queues:

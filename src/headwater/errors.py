@@ -97,12 +97,25 @@ class HeadwaterError(Exception):
     partition: int | None = None
     partitions_done: Mapping[int, Any] = types.MappingProxyType({})
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by the constructor, which takes facts and not the message that they make.
+        return _restored, (type(self), self.args, vars(self))
+
     def __str__(self) -> str:
         text = super().__str__()
         if self.partition is None:
             return text
         done = ", ".join(map(str, self.partitions_done))
         return f"{text} (in partition {self.partition}{f'; done in {done}' if done else ''})"
+
+
+def _restored(
+    kind: type[HeadwaterError], args: tuple[Any, ...], facts: dict[str, Any]
+) -> HeadwaterError:
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(facts)
+    return error
 
 
 def _meant(similar: str | None, cure: str) -> str:
@@ -300,16 +313,6 @@ class FarmMoved(StoreError):
         )
         self.where = where
         self.epoch = epoch
-
-
-def fault_of_one(error: Exception) -> str:
-    """Return why one object cannot be used, for a caller that continues with the next one.
-
-    Raises what concerns the whole store.
-    """
-    if isinstance(error, StoreError) and not isinstance(error, BrokenObject):
-        raise error
-    return str(error) if isinstance(error, HeadwaterError) else f"{type(error).__name__}: {error}"
 
 
 class LogError(HeadwaterError):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from headwater.errors import InvalidInput, UnknownGroup, fault_of_one
+from headwater.errors import InvalidInput, UnknownGroup
 from headwater.kernel import arrow_compute as pc
 from headwater.kernel.declaring import Param, Spelling
 from headwater.kernel.inputs import MAX_EXACT, MAX_MS, Duration, whole_ms
@@ -39,7 +39,7 @@ from headwater.log.replies import (
 from headwater.log.types import GroupInfo, Retained, Retention
 from headwater.log.writing import seal
 from headwater.store.call import Argument, Call, Operation
-from headwater.store.faults import Refusal
+from headwater.store.faults import Refusal, fault_of_one
 
 # Keep the last message of every tag, at its offset, and remove those before it.
 #

@@ -48,7 +48,7 @@ from headwater.outbox.database import (
 )
 from headwater.outbox.outbox import Outbox
 from headwater.store.presence import ReportedPart, reporting
-from headwater.whole_store.client_handles import member_name
+from headwater.whole_store.members import member_name
 
 log = logging.getLogger("headwater.outbox")
 

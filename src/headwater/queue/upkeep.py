@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Literal, get_args
 
-from headwater.errors import InvalidInput, StoreError, fault_of_one
+from headwater.errors import InvalidInput, StoreError
 from headwater.kernel.inputs import (
     Duration,
     Limits,
@@ -19,6 +19,7 @@ from headwater.queue.keys import MAX_ATTEMPTS, QUEUES
 from headwater.queue.replies import KeepReply, PurgeReply, Reply, settings_of
 from headwater.queue.types import Backoff, KeptQueue, QueueSettings
 from headwater.store.call import Argument, Call, Operation
+from headwater.store.faults import fault_of_one
 
 # After this long without a push, the answers to a producer are forgotten.
 SILENT_PRODUCER_MS = 7 * 24 * 3600 * 1000

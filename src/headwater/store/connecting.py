@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -19,7 +19,6 @@ from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
     ClusterDownError,
-    MovedError,
     TryAgainError,
 )
 
@@ -98,59 +97,6 @@ class SlotMap:
 def still_moving() -> TryAgainError:
     """Return the error for a call that was redirected too often."""
     return TryAgainError("the slot is moving", status_code="TRYAGAIN")
-
-
-class Scattered:
-    """Commands for several servers, sent in rounds: what was redirected goes into the next one.
-
-    ``left`` are the places of those to be sent. ``asked`` are few, and are to be sent one by one:
-    their slots are being migrated, key by key.
-    """
-
-    def __init__(self, slots: SlotMap, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> None:
-        self._slots = slots
-        self._commands = commands
-        self._rounds = 0
-        self.replies: list[Any] = [None] * len(commands)
-        self.left: Sequence[int] = range(len(commands))
-        self.asked: list[int] = []
-
-    def parts(self) -> list[tuple[Node, list[int], list[tuple[Key, tuple[Any, ...]]]]]:
-        """Return what each server is to be sent in the next round, and its places."""
-        by_node: dict[Node, list[int]] = {}
-        for place in self.left:
-            try:
-                node = self._slots.owner(self._commands[place][0])
-            except ClusterDownError as error:
-                self.replies[place] = error
-            else:
-                by_node.setdefault(node, []).append(place)
-        self._rounds += 1
-        self.left = []
-        return [
-            (node, places, [self._commands[place] for place in places])
-            for node, places in by_node.items()
-        ]
-
-    def take(self, node: Node, places: Sequence[int], replies: Sequence[Any]) -> None:
-        """Keep what a server replied; what it redirected goes into the next round."""
-        moved: list[int] = []
-        for place, reply in zip(places, replies, strict=True):
-            self.replies[place] = reply
-            if isinstance(reply, MovedError):
-                self._slots.redirect(reply, node, moved=True)
-                self.replies[place] = still_moving()
-                moved.append(place)
-            elif isinstance(reply, AskError):
-                self.asked.append(place)
-        if self._rounds < MOST_REDIRECTIONS:
-            self.left = [*self.left, *moved]
-
-    def fail(self, error: Exception) -> None:
-        """Put an error in place of the replies that are still to come."""
-        for place in self.left:
-            self.replies[place] = error
-        self.left = []
 
 
 # ── Idle ──────────────────────────────────────────────────────────────────────────────────────────

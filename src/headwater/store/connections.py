@@ -11,18 +11,18 @@ from typing import Any, Protocol
 import redis
 import redis.exceptions
 
+from headwater.errors import HeadwaterError
 from headwater.store import faults
 from headwater.store.call import Key
 from headwater.store.connecting import (
     MOST_REDIRECTIONS,
     Node,
-    Scattered,
     SlotMap,
     refuse_closed,
     still_moving,
 )
 from headwater.store.embedded import EmbeddedServer
-from headwater.store.interception import Interceptor, MetCommands, interceptor_of
+from headwater.store.interception import Interceptor, Interference, interceptor_of
 from headwater.store.transport import ServerConnections, server_maker
 from headwater.store.url import Address
 
@@ -81,26 +81,52 @@ class ClusterConnections:
         raise still_moving()
 
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
-        """See StoreConnections; all servers work at the same time."""
-        scattered = Scattered(self._slots, commands)
-        while scattered.left:
+        """See StoreConnections; all servers work at the same time.
+
+        It is done in rounds: what was redirected goes into the next one.
+        """
+        replies: list[Any] = [None] * len(commands)
+        left: Sequence[int] = range(len(commands))
+        asked: list[int] = []
+        for _ in range(MOST_REDIRECTIONS):
+            if not left:
+                break
             try:
                 if self._slots.stale:
                     self._learn()
             except (redis.RedisError, OSError) as error:
-                scattered.fail(error)
+                for place in left:
+                    replies[place] = error
                 break
-            parts = scattered.parts()
-            started = [self._server(node).start_all(part) for node, _, part in parts]
+            parts: dict[Node, list[int]] = {}
+            for place in left:
+                try:
+                    parts.setdefault(self._slots.owner(commands[place][0]), []).append(place)
+                except redis.exceptions.ClusterDownError as error:
+                    replies[place] = error
+            left = []
+            sendings = [
+                (self._server(node), [commands[place] for place in places])
+                for node, places in parts.items()
+            ]
+            started = [server.start_all(part) for server, part in sendings]
             answers = [receive() for receive in started]
-            for (node, places, _), replies in zip(parts, answers, strict=True):
-                scattered.take(node, places, replies)
-        for place in scattered.asked:
+            for (node, places), received in zip(parts.items(), answers, strict=True):
+                for place, reply in zip(places, received, strict=True):
+                    replies[place] = reply
+                    if isinstance(reply, redis.exceptions.MovedError):
+                        self._slots.redirect(reply, node, moved=True)
+                        replies[place] = still_moving()
+                        left.append(place)
+                    elif isinstance(reply, redis.exceptions.AskError):
+                        asked.append(place)
+        # They are few, and sent one by one: their slots are being migrated, key by key.
+        for place in asked:
             try:
-                scattered.replies[place] = self.send(*commands[place], fresh=True)
+                replies[place] = self.send(*commands[place], fresh=True)
             except (redis.RedisError, OSError) as error:
-                scattered.replies[place] = error
-        return scattered.replies
+                replies[place] = error
+        return replies
 
     def servers(self) -> list[ServerConnections]:
         """See StoreConnections."""
@@ -164,9 +190,19 @@ class InterceptedConnections:
 
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
         """See StoreConnections."""
-        met = MetCommands(self._interceptor, commands)
-        time.sleep(met.delay_s)
-        return met.replies(self._connections.send_all(met.sent) if met.sent else [])
+        interferences = [self._interceptor.meet(words) or Interference() for _, words in commands]
+        time.sleep(max((each.delay_s for each in interferences), default=0))
+        met = list(zip(commands, interferences, strict=True))
+        sent = [command for command, each in met if each.before is None]
+        received = iter(self._connections.send_all(sent) if sent else [])
+        replies = []
+        for each in interferences:
+            reply = each.before if each.before is not None else next(received)
+            reply = reply if each.after is None else each.after
+            if isinstance(reply, HeadwaterError):
+                raise reply
+            replies.append(reply)
+        return replies
 
     def servers(self) -> list[ServerConnections]:
         """See StoreConnections; commands to a single server are not intercepted."""

@@ -276,6 +276,16 @@ class Recovery:
             raise OutcomeUnknown(self._request.function, why) from error
 
 
+def fault_of_one(error: Exception) -> str:
+    """Return why one object cannot be used, for a caller that continues with the next one.
+
+    Raises what concerns the whole store.
+    """
+    if isinstance(error, StoreError) and not isinstance(error, BrokenObject):
+        raise error
+    return str(error) if isinstance(error, HeadwaterError) else f"{type(error).__name__}: {error}"
+
+
 def check_format(error: BaseException, request: Call | Wait, where: str) -> None:
     """Raise FormatTooNew when a function refused an object that a newer release has written."""
     refusal = _REFUSAL.search(str(error))

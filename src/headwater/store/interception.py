@@ -8,12 +8,9 @@ share a pipe.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
-
-from headwater.errors import HeadwaterError
-from headwater.store.call import Key
 
 
 class Interference(NamedTuple):
@@ -51,30 +48,3 @@ def intercepted(safe: str, interceptor: Interceptor) -> Iterator[None]:
 def interceptor_of(safe: str) -> Interceptor | None:
     """Return the interceptor of the store of that safe name; usually None."""
     return _interceptors.get(safe)
-
-
-class MetCommands:
-    """Several commands that go together, each with what happens to it."""
-
-    def __init__(
-        self, interceptor: Interceptor, commands: Sequence[tuple[Key, tuple[Any, ...]]]
-    ) -> None:
-        self._found = [interceptor.meet(command) or Interference() for _, command in commands]
-        self.delay_s = max((each.delay_s for each in self._found), default=0)
-        self.sent = [
-            command
-            for command, each in zip(commands, self._found, strict=True)
-            if each.before is None
-        ]
-
-    def replies(self, received: list[Any]) -> list[Any]:
-        """Return what the caller gets, of the replies to what was sent; raises what it must see."""
-        arrived = iter(received)
-        replies = []
-        for each in self._found:
-            reply = each.before if each.before is not None else next(arrived)
-            reply = reply if each.after is None else each.after
-            if isinstance(reply, HeadwaterError):
-                raise reply
-            replies.append(reply)
-        return replies

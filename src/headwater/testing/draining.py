@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
@@ -110,8 +110,6 @@ def _name_of(part: Drainable) -> str:
 
 LIMIT: Final = 10_000
 
-_Turns: TypeAlias = "Generator[Callable[[], Any], Any, None]"
-
 
 @dataclass(frozen=True)
 class DrainedPart:
@@ -188,27 +186,39 @@ class _PartTally:
         self.name = name
         self.step: Callable[[], Any] = step
         self.stuck = False
+        # How much the last turn did.
+        self.done = 0
         self.handled = self.failed = self.buried = self.unsettled = 0
         self.errors: list[BaseException] = []
 
-    def note(self, done: Attempt | int | list[FinishedRun] | None) -> int:
-        """Count what one run has done; returns 0 when there was nothing to do."""
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Let the part do a bit of work in the block."""
+        try:
+            yield
+        except PoisonedBatch as error:
+            # A consumer that fails holds up its stream: there is no other message to try.
+            self.stuck, self.done = True, 1
+            self.fail(error)
+
+    def note(self, done: Attempt | int | list[FinishedRun] | None) -> None:
+        """Count what the work of a turn has done, nothing where nothing was due."""
         if isinstance(done, list):
+            self.done = len(done)
             for run in done:
                 self.handled += run.error is None
                 if run.error is not None:
                     self.fail(run.error)
-            return len(done)
-        if not isinstance(done, Attempt):
-            self.handled += done or 0
-            return done or 0
-        self.unsettled += done.unsettled is not None
-        self.buried += done.buried
-        if done.error is None:
-            self.handled += 1
+        elif isinstance(done, Attempt):
+            self.done = 1
+            self.unsettled += done.unsettled is not None
+            self.buried += done.buried
+            self.handled += done.error is None
+            if done.error is not None:
+                self.fail(done.error)
         else:
-            self.fail(done.error)
-        return 1
+            self.done = done or 0
+            self.handled += self.done
 
     def fail(self, error: BaseException) -> None:
         """Count an attempt that failed."""
@@ -227,34 +237,25 @@ class Draining:
     def __init__(self, parts: Iterable[NamedPart], limit: int) -> None:
         self._limit = check_int(limit, "limit", 1, 1_000_000_000)
         self._tallies = [_PartTally(name, part) for name, part in parts]
-        self._done = 0
 
-    def turns(self) -> _Turns:
-        """Yield what is to be run next, and take what it returned or raised, until all is done."""
-        busy = True
+    def turns(self) -> Iterator[_PartTally]:
+        """Yield the part that is to do its next bit of work, until all is done."""
+        busy, total = True, 0
         while busy:
             busy = False
             for tally in self._tallies:
-                while not tally.stuck and (done := (yield from self._turn(tally))):
+                while not tally.stuck:
+                    yield tally
+                    if not tally.done:
+                        break
                     busy = True
-                    self._done += done
-                    self._check_end(tally)
-
-    def _turn(self, tally: _PartTally) -> Generator[Callable[[], Any], Any, int]:
-        try:
-            return tally.note((yield tally.step))
-        except PoisonedBatch as error:
-            # A consumer that fails holds up its stream: there is no other message to try.
-            tally.stuck = True
-            tally.fail(error)
-            return 1
-
-    def _check_end(self, tally: _PartTally) -> None:
-        if self._done > self._limit:
-            raise AssertionError(
-                f"more than {self._limit} messages were handled, and {tally.name} finds more: "
-                "does a handler write what it reads? If not, drain with a larger limit="
-            )
+                    total += tally.done
+                    if total > self._limit:
+                        raise AssertionError(
+                            f"more than {self._limit} messages were handled, and {tally.name} "
+                            "finds more: does a handler write what it reads? If not, drain with a "
+                            "larger limit="
+                        )
 
     def result(self) -> Drained:
         """Return what happened."""
@@ -277,18 +278,10 @@ def drain(
         return asyncio.run(async_drain(*parts, limit=limit, store=store, db=db))
     with open_parts(parts, store, db) as opened:
         draining = Draining(opened, limit)
-        turns = draining.turns()
-        try:
-            step = next(turns)
-            while True:
-                try:
-                    done = _now(step())
-                except Exception as error:  # noqa: BLE001  the turns know what it means
-                    step = turns.throw(error)
-                else:
-                    step = turns.send(done)
-        except StopIteration:
-            return draining.result()
+        for tally in draining.turns():
+            with tally.turn():
+                tally.note(_now(tally.step()))
+        return draining.result()
 
 
 async def async_drain(
@@ -297,20 +290,11 @@ async def async_drain(
     """Do all that is due, in this task, as ``drain`` does; parts may be async or not."""
     async with open_parts_async(parts, store, db) as opened:
         draining = Draining(opened, limit)
-        turns = draining.turns()
-        try:
-            step = next(turns)
-            while True:
-                try:
-                    done = step()
-                    if inspect.isawaitable(done):
-                        done = await done
-                except Exception as error:  # noqa: BLE001  the turns know what it means
-                    step = turns.throw(error)
-                else:
-                    step = turns.send(done)
-        except StopIteration:
-            return draining.result()
+        for tally in draining.turns():
+            with tally.turn():
+                done = tally.step()
+                tally.note(await done if inspect.isawaitable(done) else done)
+        return draining.result()
 
 
 def _now(done: Any) -> Any:

@@ -8,7 +8,7 @@ from headwater.kernel.declaring import Scope, operation
 from headwater.timed import operating
 from headwater.timed.operating import EventCount, TimedJobInfo
 from headwater.timed.states import JobEvent
-from headwater.whole_store.client_handles import member_name
+from headwater.whole_store.members import member_name
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater

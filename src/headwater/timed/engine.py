@@ -26,7 +26,7 @@ from headwater.timed import operating, states
 from headwater.timed.jobs import DueRun, TimedJob
 from headwater.timed.operating import KnownJob, Notice
 from headwater.timed.states import ActiveRun, JobState, TimedStep
-from headwater.whole_store.client_handles import member_name
+from headwater.whole_store.members import member_name
 
 # ── Clocks ────────────────────────────────────────────────────────────────────────────────────────
 # Which time it is for timed jobs: that of the store. No clock of a runner decides anything.
