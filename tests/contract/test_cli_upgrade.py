@@ -39,7 +39,7 @@ def next_format(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ser
     for module in (library_module, library, doctor, stores):
         monkeypatch.setattr(module, "FORMAT", FORMAT + 1)
     ours = Call("hw_store_note", KEY, ("999.0", VERSION, FORMAT + 1, COUNTS_MS))
-    monkeypatch.setattr("headwater.store.steps.NOTE", ours)
+    monkeypatch.setattr("headwater.store.store.NOTE", ours)
     library_module.library.cache_clear()
     yield server
     library_module.library.cache_clear()

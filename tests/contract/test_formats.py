@@ -440,7 +440,7 @@ def test_functions_write_the_format_in_use(
 ) -> None:
     """As far as this release goes: a library for a made-up format says so in what it creates."""
     monkeypatch.setattr("headwater.store.library.FORMAT", NEWER)
-    monkeypatch.setattr("headwater.store.steps.NOTE", noting(NEWER))
+    note_as(monkeypatch, noting(NEWER))
     library.cache_clear()
     try:
         hw = dial(server.url)
@@ -461,10 +461,16 @@ def test_who_may_not_load_functions_continues_with_those_that_are_there(
 ) -> None:
     dial(server.url)
     admin.execute_command("ACL", "SETUSER", "default", "-function|load")
-    monkeypatch.setattr("headwater.store.steps.NOTE", noting(NEWER))
+    note_as(monkeypatch, noting(NEWER))
     admin.hset(KEY, "format", NEWER)
     assert works(dial(server.url))
     assert admin.fcall(name_in_server("hw_version"), 0).endswith(b":%d" % FORMAT)
+
+
+def note_as(monkeypatch: pytest.MonkeyPatch, note: Call) -> None:
+    """Let clients note themselves by another call than this release does."""
+    for twin in ("store", "aio_store"):
+        monkeypatch.setattr(f"headwater.store.{twin}.NOTE", note)
 
 
 def noting(understood: int) -> Call:
