@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import redis
 
-from headwater.errors import FormatTooNew, HeadwaterError, StoreError
+from headwater.errors import BrokenObject, FormatTooNew, HeadwaterError, StoreError
 from headwater.kernel import instrument
 from headwater.kernel.failures import Outage
 from headwater.kernel.instrument import Instrument
@@ -441,21 +441,60 @@ class AsyncStore:
     async def _ask_many(
         self, request: Many, patience_s: float | None, observation: RequestObservation | None
     ) -> list[Any]:
-        """Run calls, thousands in a round trip; each recovers as a single one does."""
+        """Run calls, thousands in a round trip."""
         replies: list[Any] = []
-        for chunk in chunks(request, partial(self._recovery, patience_s=patience_s)):
-            answers = await self.connections.send_all(self._keyed(chunk.unanswered))
-            while (before := chunk.take(answers)) is not None:
-                if observation is not None:
-                    observation.retried = True
-                try:
-                    await self._prepare(*before)
-                except (redis.RedisError, OSError) as error:
-                    answers = [error] * len(chunk.unanswered)
-                else:
-                    answers = await self.connections.send_all(self._keyed(chunk.unanswered))
-            replies += chunk.replies
+        for calls in chunks(request):
+            replies += await self._ask_together(calls, patience_s, observation)
         return replies
+
+    async def _ask_together(
+        self,
+        calls: Sequence[Call],
+        patience_s: float | None,
+        observation: RequestObservation | None,
+    ) -> list[Any]:
+        """Send calls together until each has a reply; each recovers as a single one does.
+
+        Raises StoreError when one of them will not succeed.
+        """
+        replies: list[Any] = [None] * len(calls)
+        recoveries: dict[int, faults.Recovery] = {}
+        unanswered: Sequence[int] = range(len(calls))
+        fault: Exception | None = None
+        while True:
+            if fault is None:
+                keyed = self._keyed([calls[place] for place in unanswered])
+                answers = await self.connections.send_all(keyed)
+            else:
+                answers = [fault] * len(unanswered)
+            failed: list[int] = []
+            delays: dict[faults.Step, float] = {}
+            for place, answer in zip(unanswered, answers, strict=True):
+                if not isinstance(answer, Exception):
+                    replies[place] = answer
+                    continue
+                recovery = recoveries.get(place)
+                if recovery is None:
+                    recovery = recoveries[place] = self._recovery(calls[place], patience_s)
+                try:
+                    step = recovery.next_step(answer)
+                except (faults.Refusal, BrokenObject) as refusal:
+                    # It is for the operation that asked; the others have nothing to do with it.
+                    replies[place] = refusal
+                else:
+                    failed.append(place)
+                    delays[step] = max(delays.get(step, 0.0), recovery.delay_s)
+            if not failed:
+                return replies
+            unanswered = failed
+            if observation is not None:
+                observation.retried = True
+            step = next(step for step in faults.STEPS if step in delays)
+            fault = None
+            try:
+                await self._prepare(step, delays[step])
+            except (redis.RedisError, OSError) as error:
+                fault = error
 
     def _keyed(self, calls: Sequence[Call]) -> list[tuple[Key, tuple[Any, ...]]]:
         return [(call.key, self._encode(call)) for call in calls]

@@ -245,7 +245,7 @@ def note_data(directory: Path) -> None:
             return
         note = directory / NOTE
         fresh = note.with_name(f"{NOTE}.{os.getpid()}")
-        with open(fresh, "w", opener=_private) as file:
+        with open(fresh, "w", opener=private) as file:
             file.write(f"{name} {'written' if size else 'empty'}\n")
         fresh.replace(note)
 
@@ -304,5 +304,6 @@ def _read_note(directory: Path) -> tuple[str, bool]:
     return "", False
 
 
-def _private(name: str, flags: int) -> int:
+def private(name: str, flags: int) -> int:
+    """Open a file that, if it is new, only its owner may read: an opener."""
     return os.open(name, flags, 0o600)

@@ -45,6 +45,7 @@ from headwater.store.directory import (
     locked,
     note_data,
     prepare,
+    private,
     remove_socket_link,
     socket_path,
     take_hold,
@@ -326,16 +327,12 @@ def cut(file: Path, end: End, aside: Path) -> None:
     with file.open("r+b") as opened:
         opened.seek(end.whole)
         # The copy is on disk before the original is touched.
-        with open(aside, "wb", opener=_private) as copy:
+        with open(aside, "wb", opener=private) as copy:
             copy.write(opened.read())
             copy.flush()
             os.fsync(copy.fileno())
         opened.truncate(end.whole)
         os.fsync(opened.fileno())
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
 
 
 # ── Launch ────────────────────────────────────────────────────────────────────────────────────────

@@ -114,6 +114,8 @@ _NOBODY = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.ENOENT, socket.EAI_NON
 _TOO_MANY = "max number of clients"
 
 Step: TypeAlias = Literal["load", "wait", "renew"]
+# Of several that are due the first is taken.
+STEPS: Final[tuple[Step, ...]] = ("load", "renew", "wait")
 
 
 class Refusal(Exception):

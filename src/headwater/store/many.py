@@ -1,18 +1,17 @@
-"""Calls that go to the servers together: how they are cut, and what happens to each.
+"""Calls that go to the servers together: how they are cut, and operations that run side by side.
 
-Thousands of calls cost a handful of round trips. A call that fails recovers as it would alone, and
-the others keep their replies.
+Thousands of calls cost a handful of round trips.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from headwater.errors import BrokenObject, StoreError, UnreadableNode
 from headwater.store.call import Call, Many, Operation, Request
-from headwater.store.faults import Recovery, Refusal, Step
+from headwater.store.faults import Refusal
 
 T = TypeVar("T")
 
@@ -24,58 +23,8 @@ CHUNK_CALLS = 2000
 CHUNK_BYTES = 1 << 20
 
 
-class BeforeRetry(NamedTuple):
-    """What is to be done before calls that failed are sent again."""
-
-    step: Step
-    delay_s: float
-
-
-class CallChunk:
-    """Calls that are sent together, until each has a reply."""
-
-    def __init__(self, calls: Sequence[Call], recover: Callable[[Call], Recovery]) -> None:
-        self._calls = calls
-        self._recover = recover
-        self._recoveries: dict[int, Recovery] = {}
-        self._open: Sequence[int] = range(len(calls))
-        self.replies: list[Any] = [None] * len(calls)
-
-    @property
-    def unanswered(self) -> list[Call]:
-        """The calls that are to be sent."""
-        return [self._calls[place] for place in self._open]
-
-    def take(self, found: Sequence[Any]) -> BeforeRetry | None:
-        """Take the replies and faults of the unanswered calls.
-
-        Returns what must be done before those that failed are sent again, None when none is left.
-        Raises StoreError when one of them will not succeed.
-        """
-        failed: list[int] = []
-        delays: dict[Step, float] = {}
-        for place, reply in zip(self._open, found, strict=True):
-            if not isinstance(reply, Exception):
-                self.replies[place] = reply
-                continue
-            recovery = self._recoveries.get(place)
-            if recovery is None:
-                recovery = self._recoveries[place] = self._recover(self._calls[place])
-            try:
-                step = recovery.next_step(reply)
-            except (Refusal, BrokenObject) as fault:
-                # It is for the operation that asked; the others have nothing to do with it.
-                self.replies[place] = fault
-            else:
-                failed.append(place)
-                delays[step] = max(delays.get(step, 0.0), recovery.delay_s)
-        self._open = failed
-        steps: tuple[Step, ...] = ("load", "renew", "wait")
-        return next((BeforeRetry(step, delays[step]) for step in steps if step in delays), None)
-
-
-def chunks(request: Many, recover: Callable[[Call], Recovery]) -> Iterator[CallChunk]:
-    """Cut calls into chunks, each of which is sent at once; ``recover`` is for those that fail.
+def chunks(request: Many) -> Iterator[list[Call]]:
+    """Cut calls into chunks, each of which is sent at once.
 
     Raises ValueError for a call that must not be sent twice: a fault would leave it in doubt.
     """
@@ -86,12 +35,12 @@ def chunks(request: Many, recover: Callable[[Call], Recovery]) -> Iterator[CallC
             raise ValueError(f"{call.function} is not to be repeated, so it must be sent alone")
         more = sum(len(arg) for arg in call.args if not isinstance(arg, int))
         if part and (len(part) == CHUNK_CALLS or size + more > CHUNK_BYTES):
-            yield CallChunk(part, recover)
+            yield part
             part, size = [], 0
         part.append(call)
         size += more
     if part:
-        yield CallChunk(part, recover)
+        yield part
 
 
 def together(operations: Iterable[Operation[T]]) -> Operation[list[T]]:
