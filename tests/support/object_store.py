@@ -41,7 +41,7 @@ def object_store(directory: Path) -> Iterator[str]:
                 *(program, "-logtostderr=true", "server", "-filer", "-s3"),
                 *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={directory}"),
                 *(f"-{part}={port}" for part, port in ports.items()),
-                *(f"-s3.config={directory}/rights.json", "-s3.port.iceberg=0"),
+                *(f"-s3.config={directory}/rights.json", "-s3.port.iceberg=0", "-s3.port.lance=0"),
                 # It reports to its makers unless it is told not to.
                 "-master.telemetry=false",
             ],
