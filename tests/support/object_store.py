@@ -69,5 +69,6 @@ def object_store(directory: Path) -> Iterator[str]:
         until(answers, 60)
         yield uri
     finally:
-        server.terminate()
+        # It takes half a minute to end by itself, and nobody needs its data any more.
+        server.kill()
         server.wait(30)
