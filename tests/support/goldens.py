@@ -40,6 +40,8 @@ from headwater.serve.resp.table import COMMANDS
 from headwater.serve.tokens import Grant
 
 FOLDER = Path(__file__).parents[1] / "golden"
+# It states how many operations a door has by hand.
+ARCHITECTURE = FOLDER.parents[1] / "ARCHITECTURE.md"
 MODULES = [
     import_module(f"headwater{name}")
     for name in ("", ".aio", ".outbox", ".timeline", ".spark", ".testing", ".serve")
@@ -471,7 +473,14 @@ def golden(name: str) -> str:
     return "\n".join(line.rstrip() for line in GOLDENS[name]()).rstrip("\n") + "\n"
 
 
+def by_hand() -> str:
+    """Return how many places of operations in doors are written by hand, and of how many."""
+    return golden("operations.txt").splitlines()[-1].partition(" are ")[0]
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name in GOLDENS:
         (FOLDER / name).write_text(golden(name), "utf-8")
+    page = ARCHITECTURE.read_text("utf-8")
+    ARCHITECTURE.write_text(re.sub(r"\d+ of \d+ places", by_hand(), page), "utf-8")
