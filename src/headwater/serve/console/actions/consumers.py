@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from headwater.doors.catalogue import CONSUMER
 from headwater.errors import InvalidInput, UnknownConsumer
-from headwater.serve.console.actions.action import Action, given
+from headwater.serve.console.actions.action import given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.render import counted, number
 from headwater.serve.console.ruler import position_of
-from headwater.serve.console.spelling import Bill, action
+from headwater.serve.console.spelling import Bill, does
 from headwater.serve.http.messages import Refused
 from headwater.views.outboxes import ConsumerPlace, consumer_places
 
 
-async def _place(call: PageCall) -> ConsumerPlace:
+async def _place(call: PageCall, consumer: str) -> ConsumerPlace:
     """Return the consumer on the stream that a form names; raises UnknownConsumer."""
-    consumer, stream = given(call, "consumer"), given(call, "stream")
-    call.check(consumer)
+    stream = given(call, "stream")
     if call.served.database is None:
         raise Refused(404, "this server was given no database; start it with --db URL")
     there = (await call.served.database.status()).checkpoints
@@ -34,9 +33,10 @@ def _python(place: ConsumerPlace, rest: str) -> str:
     return f"Consumer({one.consumer!r}, [{one.stream!r}], engine, hw, print).{rest}"
 
 
-async def seek_consumer(call: PageCall) -> Action:
+@does(CONSUMER, "seek")
+async def seek_consumer(call: PageCall, consumer: str) -> Bill:
     """Set where a consumer goes on, with a bill of what it handles again or never."""
-    place = await _place(call)
+    place = await _place(call, consumer)
     one = place.checkpoint
     to = await position_of(call, one.stream, given(call, "to"), one.next_offset)
     info = await call.hw.stream(one.stream).info()
@@ -52,7 +52,7 @@ async def seek_consumer(call: PageCall) -> Action:
         words = f"It skips {counted(distance, 'message')} and never handles them."
     else:
         words = "It is already there; nothing changes."
-    bill = Bill(
+    return Bill(
         [
             f"The consumer is at {number(one.next_offset)} and continues at {number(target)}.",
             words,
@@ -65,14 +65,14 @@ async def seek_consumer(call: PageCall) -> Action:
         sql=True,
         pinned=(("to", str(to)),),
     )
-    return action(CONSUMER.operation("seek"), [one.consumer], bill)
 
 
-async def forget_consumer(call: PageCall) -> Action:
+@does(CONSUMER, "forget")
+async def forget_consumer(call: PageCall, consumer: str) -> Bill:
     """Make retention wait no longer for a consumer."""
-    place = await _place(call)
+    place = await _place(call, consumer)
     one = place.checkpoint
-    bill = Bill(
+    return Bill(
         [
             "Retention stops waiting for it until it runs again. Its position stays in the "
             "database.",
@@ -84,14 +84,14 @@ async def forget_consumer(call: PageCall) -> Action:
         python=f"hw.stream({one.stream!r}).forget_reader({'consumer:' + one.consumer!r})",
         careful=True,
     )
-    return action(CONSUMER.operation("forget"), [one.consumer], bill)
 
 
-async def remove_consumer(call: PageCall) -> Action:
+@does(CONSUMER, "remove")
+async def remove_consumer(call: PageCall, consumer: str) -> Bill:
     """Remove the position of a consumer."""
-    place = await _place(call)
+    place = await _place(call, consumer)
     one = place.checkpoint
-    bill = Bill(
+    return Bill(
         [
             f"This removes its position, {number(one.next_offset)}, from the database; "
             f"{number(place.lag)} messages wait for it. Effects that are committed stay.",
@@ -105,17 +105,17 @@ async def remove_consumer(call: PageCall) -> Action:
         careful=True,
         sql=True,
     )
-    return action(CONSUMER.operation("remove"), [one.consumer], bill)
 
 
-async def discard_consumer_letters(call: PageCall) -> Action:
+@does(CONSUMER, "discard")
+async def discard_consumer_letters(call: PageCall, consumer: str) -> Bill:
     """Drop what a consumer gave up of a stream, up to now."""
-    place = await _place(call)
+    place = await _place(call, consumer)
     one, name = place.checkpoint, place.letters
     info = await call.hw.stream(name).info()
     if not info.length:
         raise InvalidInput(f"consumer {one.consumer!r} has no dead letters of {one.stream!r}")
-    bill = Bill(
+    return Bill(
         [
             f"This evicts {number(info.length)} dead letters of {one.consumer} on "
             f"{one.stream} for good, which are messages {number(info.first)} to "
@@ -128,4 +128,3 @@ async def discard_consumer_letters(call: PageCall) -> Action:
         careful=True,
         sql=True,
     )
-    return action(CONSUMER.operation("discard"), [one.consumer], bill)
