@@ -20,8 +20,7 @@ from headwater.serve.listening import ListenAddress
 from headwater.serve.store_server import StoreServer
 from headwater.serve.tokens import TokenFile, Tokens, add_token
 from tests.support.api import ApiClient, ApiServer, messages_of, serving
-from tests.support.consumer_letters import Fixable, noted
-from tests.support.consumers import create_tables, drain, writes
+from tests.support.consumers import create_tables, writes
 from tests.support.farms import DEAD
 from tests.support.stores import Stores
 
@@ -116,38 +115,6 @@ def test_letters_are_shown_to_who_may_read_their_stream(
             for token in (wide, narrow)
         ]
     assert [len(letters) for letters in seen] == [1, 0]
-
-
-def test_letters_of_a_consumer_are_discarded_with_their_notes(shop: Shop, name: str) -> None:
-    client, path = shop.client, f"/v1/consumers/c-{name}"
-    streams = [f"{name}-a", f"{name}-b"]
-    for stream in streams:
-        client.post(messages_of(stream), [{"value": "x"}] * 3)
-    consumer = Consumer(
-        *(f"c-{name}", streams, shop.engine, shop.hw, Fixable(1, 2, 3)), on_error="skip", attempts=1
-    )
-    drain(consumer)
-    refused = client.post(f"{path}/discard", {"up_to": 1})
-    assert (refused.status, streams[1] in refused.body["detail"]) == (400, True)
-    done = client.post(f"{path}/discard", {"stream": streams[0], "up_to": 2}).body
-    assert done == {"consumer": f"c-{name}", "discarded": 2}
-    assert [noted(shop.engine, stream) for stream in streams] == [[3], [1, 2, 3]]
-    assert client.post(f"{path}/discard", {}).body["discarded"] == 4
-    assert [noted(shop.engine, stream) for stream in streams] == [[], []]
-    assert client.get(f"{path}/dead").body["letters"] == []
-
-
-def test_an_offset_is_of_one_stream(shop: Shop, name: str) -> None:
-    client, path = shop.client, f"/v1/consumers/c-{name}"
-    streams = [f"{name}-a", f"{name}-b"]
-    for stream in streams:
-        client.post(messages_of(stream), [{"value": "x"}] * 3)
-    shop.consumed(f"c-{name}", *streams)
-    refused = client.post(f"{path}/seek", {"to": 1})
-    assert (refused.status, streams[0] in refused.body["detail"]) == (400, True)
-    assert client.post(f"{path}/seek", {"to": 1, "stream": "other"}).status == 400
-    sought = client.post(f"{path}/seek", {"to": "first"}).body["next"]
-    assert sought == dict.fromkeys(streams, 1)
 
 
 def test_a_reader_is_listed_and_forgotten_wherever_it_is_waited_for(shop: Shop, name: str) -> None:

@@ -45,6 +45,7 @@ def _result_type(operation: Declared) -> Any:
     return operation.returns
 
 
+@cache
 def _partitioned(operation: Declared) -> Any:
     """Return the record that an operation returns for each partition; None for anything else."""
     kinds = get_args(operation.returns)

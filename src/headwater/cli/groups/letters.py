@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headwater.log.topic import TopicGroup
     from headwater.log.types import DeadLetter, TopicDeadLetter
     from headwater.queue.types import QueueItem
+    from headwater.whole_store.letters import LettersMoved
 
 # ── Of one group or queue ─────────────────────────────────────────────────────────────────────────
 
@@ -141,12 +142,7 @@ def redrive_everywhere(
     """Redrive dead letters of all groups and queues; their attempts begin anew."""
     with connected(store) as hw:
         done = hw.redrive_everywhere(*_known(hw, names), **_chosen(given))
-    lost = f"; {done.gone} stay, because streams no longer hold them" if done.gone else ""
-    output.answer(
-        views.stores.LettersMovedView.of(done),
-        f"redriven: {done.moved}, in {done.places} groups and queues{lost}",
-        as_json,
-    )
+    _say_moved("redriven", done, as_json)
 
 
 @app.command("discard")
@@ -163,8 +159,10 @@ def discard_everywhere(
         known = _known(hw, names)
         confirm("Discard dead letters of all groups and queues that fit, for ever?", yes)
         done = hw.discard_everywhere(*known, **_chosen(given))
-    output.answer(
-        views.stores.LettersMovedView.of(done),
-        f"discarded: {done.moved}, in {done.places} groups and queues",
-        as_json,
-    )
+    _say_moved("discarded", done, as_json)
+
+
+def _say_moved(word: str, done: LettersMoved, as_json: bool) -> None:
+    lost = f"; {done.gone} stay, because streams no longer hold them" if done.gone else ""
+    said = f"{word}: {done.moved}, in {done.places} groups and queues{lost}"
+    output.answer(views.stores.LettersMovedView.of(done), said, as_json)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING
+from functools import cache
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -102,9 +103,10 @@ def _route(operation: Declared, look: Look) -> Route:
     )
 
 
-def _sent(operation: Declared) -> list[Parameter]:
+@cache
+def _sent(operation: Declared) -> tuple[Parameter, ...]:
     """Return the parameters of an operation that are not in its path."""
-    return [one for one in operation.taken_by(DOOR) if one.called not in operation.in_path]
+    return tuple(one for one in operation.taken_by(DOOR) if one.called not in operation.in_path)
 
 
 def given_in(asked: Any, operation: Declared) -> dict[str, Any]:
