@@ -69,17 +69,23 @@ def declaration(operation: Declared) -> Declaration:
             metavar=one.says.metavar,
             least=one.says.least,
             most=one.says.most,
-            default=None if one.default is MISSING else one.default,
-            required=one.required,
+            default=one.says.typed if one.default in (MISSING, ()) else one.default,
+            required=one.required and one.says.typed is None,
             variadic=one.listed,
-            keyword=one.keyword,
+            keyword=one.keyword or one.says.typed is not None,
             optional=one.optional,
         )
         for one in operation.taken_by(DOOR)
     ]
     name = operation.row.command or operation.verb.replace("_", "-")
     asks, by_hand = bool(operation.row.asks), not operation.is_in(DOOR)
-    return Declaration(name, operation.verb, operation.summary, asks, words, by_hand)
+    help = operation.summary
+    for one in operation.parameters:
+        if one.says.shape is Spelling.DOCUMENT:
+            help += f"\n\nIt reads standard input: {one.says.help}"
+        if one.says.shape is Spelling.SCORES:
+            help += "\n\nWithout members, each line of standard input is one."
+    return Declaration(name, operation.verb, help, asks, words, by_hand)
 
 
 def written(record: Declaration | Word) -> str:

@@ -12,12 +12,16 @@ from pathlib import Path
 from headwater.cli.declared import DECLARED
 from headwater.cli.derived import SHORT_OPTIONS, Declaration, Word
 from headwater.doors.catalogue import KINDS, Kind
+from headwater.kernel.declaring import Spelling
 from headwater.serve.resp.commands import RespCommand
 from headwater.serve.resp.table import COMMANDS
 from tests.support import http_reference
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 HEAD = "| command | needs | |\n|---|---|---|\n"
+
+
+_SCORE = Word("score", "--score", help="The score of all; without it this machine's time in s.")
 
 
 def resp_page() -> str:
@@ -64,11 +68,14 @@ def cli_page() -> str:
 
 def cli_section(kind: Kind, declaration: Declaration) -> Iterator[str]:
     """Yield the lines of a section: usage, what it does, its options."""
-    arguments = [word for word in declaration.words if word.variadic or _positional(word)]
-    names = [key.upper() for key in kind.keys] + [_spelled(word) for word in arguments]
+    words = [word for word in declaration.words if word.shape != Spelling.DOCUMENT.value]
+    arguments = [word for word in words if word.variadic or _positional(word)]
+    names = [*map(str.upper, kind.keys), *map(_spelled, arguments)]
     usage = f"headwater {kind.command} {declaration.name} {' '.join(names)}"
     yield f"`{usage}`: {declaration.help}"
-    options = [word for word in declaration.words if word not in arguments]
+    options = [word for word in words if word not in arguments]
+    if any(word.shape == Spelling.SCORES.value for word in words):
+        options = [_SCORE, *options]
     if options or declaration.asks or kind.database:
         yield ""
         yield "| option | |"
@@ -88,8 +95,10 @@ def cli_section(kind: Kind, declaration: Declaration) -> Iterator[str]:
 
 def _spelled(word: Word) -> str:
     """Return an argument as the usage of a command has it."""
+    if word.shape == Spelling.SCORES.value:
+        return "[MEMBER]..."
     name = word.metavar or word.called.upper().removesuffix("S" if word.called == "offsets" else "")
-    name = f"[{name}]" if word.optional else name
+    name = name if word.required else f"[{name}]"
     return f"{name}..." if word.variadic else name
 
 

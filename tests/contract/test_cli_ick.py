@@ -74,7 +74,9 @@ def test_a_channel_is_worked_off_by_batches(url: str, name: str) -> None:
     assert channel(url, "add", name, "a", "b", "c", "--score", "1", "--shards", "1").code == 0
     later = channel(url, "add", name, "x", "--not-before", "2999-01-01T00:00:00Z", "--json")
     assert later.row == {"channel": name, "new": 1, "lowered": 0}
-    taken = channel(url, "reserve", name, "-c", "2", "--consumer", "me", "--lease", "1h", "--json")
+    taken = channel(
+        url, "reserve", name, "-c", "2", "--consumer", "me", "--ack-ms", "3600000", "--json"
+    )
     batch = taken.row
     assert (batch["channel"], batch["shard"]) == (name, 0)
     assert batch["token"] > 0
@@ -89,10 +91,13 @@ def test_a_channel_is_worked_off_by_batches(url: str, name: str) -> None:
     assert facts["shards"][0]["lease"]["consumer"] == "me"
     assert "me" in channel(url, "stats", name).out
     text = json.dumps(batch)
-    assert channel(url, "commit", name, "a", stdin=text).out == "committed 1\n"
-    renewed = channel(url, "renew", name, "--lease", "2h", "--json", stdin=text).row
+    assert channel(url, "commit", name, "a", stdin=text).out == "committed 1 member\n"
+    renewed = channel(url, "renew", name, "--ack-ms", "7200000", "--json", stdin=text).row
     assert renewed["until_ms"] > batch["until_ms"]
-    assert channel(url, "release", name, "--delay", "1h", stdin=text).out == "released 1\n"
+    assert (
+        channel(url, "release", name, "--delay-ms", "3600000", stdin=text).out
+        == "released 1 member\n"
+    )
     assert channel(url, "commit", name, "--json", stdin=text).row["committed"] == 0
     assert channel(url, "consumers", name).out == "nobody holds a shard\n"
     places = {row["member"]: row["place"] for row in channel(url, "members", name, "--json").rows}
@@ -103,7 +108,7 @@ def test_a_channel_is_worked_off_by_batches(url: str, name: str) -> None:
 
 def test_a_stale_batch_and_nonsense_are_refused_in_one_line(url: str, name: str) -> None:
     channel(url, "add", name, "a", "--shards", "1")
-    old = channel(url, "reserve", name, "--lease", "1ms", "--json").out
+    old = channel(url, "reserve", name, "--ack-ms", "1", "--json").out
     while not (new := channel(url, "reserve", name, "--consumer", "other", "--json").out):
         pass
     answer = channel(url, "commit", name, stdin=old)
@@ -113,9 +118,9 @@ def test_a_stale_batch_and_nonsense_are_refused_in_one_line(url: str, name: str)
         answer = channel(url, "commit", name, stdin=nonsense + "\n")
         assert answer.code == 1
         assert "error: " in answer.err
-    assert channel(url, "commit", name, stdin=new).out == "committed 1\n"
+    assert channel(url, "commit", name, stdin=new).out == "committed 1 member\n"
     assert channel(url, "add", name, "a", "--not-before", "first").code == 2
-    assert channel(url, "reserve", name, "--lease", "soon").code == 2
+    assert channel(url, "reserve", name, "--ack-ms", "soon").code == 2
 
 
 def test_shards_are_changed(url: str, name: str) -> None:

@@ -21,7 +21,7 @@ def client(door: RespServer) -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.parametrize("command", ["TINFO", "QSTATS", "TPINFO"])
+@pytest.mark.parametrize("command", ["TINFO", "QSTATS", "TPINFO", "ICKSTATS", "CHSTATS"])
 def test_a_name_that_nobody_has_used_is_an_error_that_names_it(client: Any, command: str) -> None:
     with pytest.raises(redis.ResponseError, match=r"NOTFOUND .*'typo'"):
         client.execute_command(command, "typo")

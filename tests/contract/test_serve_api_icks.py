@@ -65,11 +65,11 @@ def test_a_channel_hands_members_to_one_consumer(client: ApiClient, name: str) -
     batch = done(client, f"{path}/reserve", count=5, consumer="me")
     assert [one["member"] for one in batch["reserved"]] == ["a", "b"]
     assert done(client, f"{path}/reserve", count=5, consumer="you")["reserved"] == []
-    words = {"batch": batch, "consumer": "me"}
-    other = {"batch": {**batch, "channel": "other"}, "consumer": "me"}
+    words = {"batch": batch}
+    other = {"batch": {**batch, "channel": "other"}}
     assert client.post(f"{path}/commit", other).status == 400
     spoilt = {"member": "!", "encoding": "base64", "score": 1, "generation": 1}
-    other = {"batch": {**batch, "reserved": [spoilt]}, "consumer": "me"}
+    other = {"batch": {**batch, "reserved": [spoilt]}}
     assert client.post(f"{path}/commit", other).status == 400
     held = done(client, f"{path}/renew", **words, ack_ms=600_000)["until_ms"]
     assert held > batch["until_ms"] + 500_000

@@ -6,7 +6,7 @@ What the API has no route for goes to the store directly, as in ``http_driver``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import msgspec
@@ -119,14 +119,14 @@ class HttpChannel(HttpDriver):
 
     def reserve(self, n: int) -> Batch:
         body = {"count": n, "consumer": self.consumer, "ack_ms": self._ack_ms}
-        return msgspec.convert(self._ask("POST", "/reserve", body), BatchView).batch()
+        view = msgspec.convert(self._ask("POST", "/reserve", body), BatchView)
+        return cast(Batch, view.original())
 
     def _end(self, verb: str, batch: Batch, members: tuple[str, ...]) -> Any:
         chosen = [{"member": member} for member in members]
         view = msgspec.to_builtins(BatchView.of(batch))
         body = {
             "batch": view,
-            "consumer": self.consumer,
             "members": chosen,
             "ack_ms": self._ack_ms,
         }
@@ -134,7 +134,7 @@ class HttpChannel(HttpDriver):
 
     def renew(self, batch: Batch, *, ack_ms: int) -> int:
         view = msgspec.to_builtins(BatchView.of(batch))
-        body = {"batch": view, "consumer": self.consumer, "ack_ms": ack_ms}
+        body = {"batch": view, "ack_ms": ack_ms}
         return int(self._ask("POST", "/renew", body)["until_ms"])
 
     def commit(self, batch: Batch, *members: str) -> int:

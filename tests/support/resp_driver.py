@@ -193,8 +193,11 @@ class DoorIck(Driver):
         return self._reserved(self._ask("ICKEXCHANGE", self.key, n, *words, *members))
 
     def stats(self) -> dict[str, Any] | None:
-        shown = self._ask("ICKSTATS", self.key)
-        if shown is None:
+        try:
+            shown = self._ask("ICKSTATS", self.key)
+        except redis.ResponseError as error:
+            if not str(error).startswith("NOTFOUND"):
+                raise
             return None
         facts = {name.decode(): value for name, value in pairs(shown)}
         numbers = {

@@ -139,7 +139,5 @@ class DoorChannel(Driver):
         return int(self._ask("CHRENEW", self.name, lease, "RETRY", ack_ms))
 
     def reshard(self, shards: int) -> Layout:
-        done = {
-            name.decode(): value for name, value in pairs(self._ask("CHSHARDS", self.name, shards))
-        }
-        return Layout(done["shards"], bool(done["settled"]), done["leases"])
+        number, settled, leases = self._ask("CHSHARDS", self.name, shards)
+        return Layout(number, bool(settled), leases)

@@ -19,15 +19,12 @@ from msgspec import UNSET, UnsetType
 
 import headwater
 from headwater import views
-from headwater.ick import types as ick_types
 from headwater.kernel.inputs import NO_LIMITS, Limits, from_text, to_text
 from headwater.log import types as log_types
 from headwater.log.retention import Kept
 from headwater.queue import types as queue_types
 from headwater.store.doctor import Finding
 from headwater.store.embedded import EmbeddedStatus
-from headwater.timed.operating import TimedJobInfo
-from headwater.timed.states import ActiveRun, EndedRun
 from headwater.timeline.records import InstanceStatus, Repaired
 from headwater.views.record import Mirror, View
 
@@ -40,22 +37,12 @@ SCHEMAS = views.schemas()
 BY_HAND: dict[str, tuple[type, set[str]]] = {
     "MessageView": (log_types.Message, set()),
     "DeadLetterView": (log_types.DeadLetter, {"time_ms"}),  # as buried_ms
-    "QueueMessageView": (queue_types.QueueItem, {"place"}),  # means something to the library only
     "DeliveryView": (queue_types.Delivery, set()),
-    "ListedView": (ick_types.Listed, set()),
-    "ReservedView": (ick_types.Reserved, set()),
-    "BatchView": (ick_types.Batch, set()),
-    "LeaseView": (ick_types.Lease, set()),
-    "ShardView": (ick_types.ShardStats, set()),
-    "ChannelShardsView": (ick_types.ChannelStats, {"name"}),  # as channel
     "FindingView": (Finding, set()),
     "EmbeddedView": (EmbeddedStatus, set()),
     "InstanceView": (InstanceStatus, set()),
     "WalkedView": (Repaired, set()),
     "MovedView": (Repaired, set()),
-    "TimedJobView": (TimedJobInfo, set()),
-    "ActiveRunView": (ActiveRun, set()),
-    "EndedRunView": (EndedRun, set()),
 }
 
 

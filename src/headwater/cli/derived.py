@@ -1,16 +1,21 @@
 """Commands that are derived from the catalogue: open, call, say.
 
 The address comes first, as arguments, then what the method takes by position; what it takes by
-name is an option. The table in ``declared.py`` is made of the catalogue, so that help needs no
-client; a command that runs finds its operation in the catalogue itself.
+name is an option. Members with scores are arguments, or lines of standard input; documents are
+lines of it, and the operation is done for each. The table in ``declared.py`` is made of the
+catalogue, so that help needs no client; a command that runs finds its operation in the catalogue
+itself.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hints
 
 import typer
@@ -19,6 +24,7 @@ from headwater import views
 from headwater.cli import options, output
 from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl, Yes, confirm, keyword
 from headwater.doors.catalogue import Kind
+from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Spelling
 from headwater.kernel.inputs import Limits
 
@@ -39,6 +45,7 @@ _METAVARS: Final = {
     Spelling.OFFSETS_BY_PARTITION.value: "OFFSET...",
     Spelling.POSITION.value: "TO",
     Spelling.MEMBERS.value: "MEMBER...",
+    Spelling.TIME.value: "TIME",
 }
 _STEPS: Final = (
     "An offset, first, last, a time like 2030-01-31T12:00:00Z, or -1000 or +1000: so many "
@@ -47,8 +54,22 @@ _STEPS: Final = (
 _EXAMPLES: Final = {
     Spelling.SPAN.value: " As 7d, 12h, 30m, 45s or 500ms.",
     Spelling.SIZE.value: " As 1000000, 500MB or 2GiB.",
+    Spelling.TIME.value: " As 2030-01-31T12:00:00Z.",
 }
 SHORT_OPTIONS: Final = {"count": ("-c",)}
+_TIMES: Final = {"until_ms": "until"}
+_Members = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MEMBER]...",
+        help="Members; without any, the lines of standard input.",
+        show_default=False,
+    ),
+]
+_Score = Annotated[
+    float | None,
+    typer.Option(help="The score of all of them. Default: this machine's time in seconds."),
+]
 _EMPTY: Final = inspect.Parameter.empty
 _LAST: Final = (keyword("store", StoreUrl, None), keyword("as_json", AsJson, False))
 
@@ -116,6 +137,7 @@ def _command(
         names = [words.pop("name"), *(words.pop(key) for key in keys[1:])]
         beside = {"db": words.pop("db")} if kind.database else {}
         given = _given(declaration, words)
+        beside |= operation.wishes(given)
         with opening(operation, opened)(store, *names, **beside) as target:
             for called, value in given.items():
                 if isinstance(value, options.Steps):
@@ -124,13 +146,17 @@ def _command(
                 facts = dict(zip(keys, names, strict=True))
                 state = _Sums(state_of(kind, target))
                 confirm(operation.row.asks.format(info=state, **facts), yes)
-            value = operation.call(target, given)
-            if show is not None:
-                return show(target, value, as_json)
             names += [given[key] for key in operation.in_path]
-            return answer(operation, names, value, as_json)
+            for one in _documents(operation):
+                value = operation.call(target, {**given, **one})
+                if operation.yields:
+                    value = list(islice(value, given["count"]))
+                if show is not None:
+                    show(target, value, as_json)
+                else:
+                    answer(operation, names, value, as_json)
 
-    parameters = [_parameter(word) for word in declaration.words]
+    parameters = [one for word in declaration.words for one in _parameters(word)]
     if declaration.asks:
         parameters.append(keyword("yes", Yes, False))
     if kind.database:
@@ -168,7 +194,7 @@ def taking(
             given = _given(declaration, words)
             command(**{one.name: words[one.name] for one in (name, *own)}, **given)
 
-        parameters = [name, *map(_parameter, declaration.words), *own]
+        parameters = [name, *(one for word in declaration.words for one in _parameters(word)), *own]
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         return options.with_parameters(run, parameters)
 
@@ -177,19 +203,78 @@ def taking(
 
 def _given(declaration: Declaration, words: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was typed for the words of an operation, as ``Declared.call`` takes it."""
-    return {
+    given = {
         word.called: _value(word, words[word.called])
         for word in declaration.words
-        if words[word.called] not in (None, []) or not word.optional
+        if word.called in words and words[word.called] not in (None, [])
     }
+    for word in declaration.words:
+        if word.shape == Spelling.SCORES.value:
+            given[word.called] = _scores(words[word.called], words["score"])
+    return given
+
+
+def _scores(members: list[str] | None, score: float | None) -> dict[str | bytes, float]:
+    """Return the members, or the lines of standard input as members, with their score."""
+    when = time.time() if score is None else score
+    if members:
+        return dict.fromkeys(members, when)
+    return {line.rstrip(b"\r\n"): when for line in sys.stdin.buffer}
+
+
+def _documents(operation: Declared) -> Iterator[dict[str, Any]]:
+    """Yield a document for each line of standard input; once nothing, where none is taken."""
+    documents = [one for one in operation.parameters if one.says.shape is Spelling.DOCUMENT]
+    if not documents:
+        yield {}
+        return
+    from headwater.views.record import view_of
+
+    (document,) = documents
+    for line in sys.stdin.buffer:
+        try:
+            yield {document.called: view_of(document.kind).from_json(line).original()}
+        except ValueError as error:
+            raise InvalidInput(
+                f"standard input is not what `headwater {operation.kind.command} reserve --json` "
+                f"prints ({error}); give that, a document a line"
+            ) from None
 
 
 def answer(operation: Declared, names: Sequence[str], value: Any, as_json: bool) -> None:
-    """Print what an operation on the object of that address returned."""
+    """Print what an operation on the object of that address returned: a sentence, or a table."""
     from headwater.doors.replies import reply, sentence
 
+    if operation.rows is not None:
+        _show_rows(operation, value, as_json)
+        return
     made = reply(operation, names, value)
+    if not (operation.row.says or as_json):
+        output.show_facts(made.facts().items())
+        return
     output.answer(made, sentence(operation, names, value), as_json)
+
+
+def _show_rows(operation: Declared, rows: Sequence[Any], as_json: bool) -> None:
+    from headwater.views.record import shown_as
+
+    view, show = shown_as(operation.rows)
+    assert show is not None, f"{operation.id} returns no records"
+    if as_json:
+        output.show_json(*map(show, rows))
+        return
+    if not rows:
+        output.say(operation.row.says_not)
+        return
+    headings = [*get_type_hints(view.mirrored())]
+    table = [
+        [
+            output.time_text(fact) if name in _TIMES else fact
+            for name, fact in zip(headings, row, strict=True)
+        ]
+        for row in rows
+    ]
+    output.show_table([_TIMES.get(name, name) for name in headings], table, fold=len(headings))
 
 
 def opening(operation: Declared, opened: Opened) -> Opened:
@@ -198,9 +283,19 @@ def opening(operation: Declared, opened: Opened) -> Opened:
 
 
 @contextmanager
-def _opened(kind: Kind, url: str | None, *names: str) -> Iterator[Any]:
+def _opened(kind: Kind, url: str | None, *names: str, **wishes: Any) -> Iterator[Any]:
     with options.connected(url) as hw:
-        yield kind.open(hw, *names)
+        yield kind.open(hw, *names, **wishes)
+
+
+@contextmanager
+def known(kind: Kind, url: str | None, name: str, **wishes: Any) -> Iterator[Any]:
+    """Yield an object that exists; raises what says that it does not, and which name is near."""
+    with options.connected(url) as hw:
+        target = kind.open(hw, name, **wishes)
+        if not kind.exists(state_of(kind, target)):
+            raise kind.unknown(name, options.similar(name, kind.every(hw)))
+        yield target
 
 
 def state_of(kind: Kind, target: Any) -> Any:
@@ -231,6 +326,14 @@ def _named(key: str, at: int) -> inspect.Parameter:
     return keyword(key if at else "name", Annotated[str, argument], _EMPTY)
 
 
+def _parameters(word: Word) -> Iterator[inspect.Parameter]:
+    if word.shape == Spelling.SCORES.value:
+        yield keyword(word.called, _Members, None)
+        yield keyword("score", _Score, None)
+    elif word.shape != Spelling.DOCUMENT.value:
+        yield _parameter(word)
+
+
 def _parameter(word: Word) -> inspect.Parameter:
     kind = _TYPES[word.kind]
     metavar = _METAVARS.get(word.shape, word.metavar or None)
@@ -242,7 +345,7 @@ def _parameter(word: Word) -> inspect.Parameter:
     if word.variadic or (word.required and not word.keyword):
         metavar = metavar or word.called.upper()
         note: Any = typer.Argument(metavar=metavar, help=help, show_default=False)
-        if word.optional:
+        if word.variadic and not word.required:
             return keyword(word.called, Annotated[list[str] | None, note], None)
         return keyword(word.called, Annotated[list[str] if word.variadic else kind, note], _EMPTY)
     bounds: dict[str, Any] = {"min": word.least, "max": word.most} if kind is int else {}

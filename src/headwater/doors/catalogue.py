@@ -8,8 +8,8 @@ asyncio and the generated one for threads declare the same.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property, partial
 from importlib import import_module
 from typing import (
@@ -35,6 +35,7 @@ from headwater.errors import (
     UnknownTopic,
 )
 from headwater.kernel.declaring import Param, Row, Spelling, row_of
+from headwater.kernel.inputs import LeaseMs
 
 if TYPE_CHECKING:
     from headwater.store.call import Operation
@@ -42,9 +43,10 @@ if TYPE_CHECKING:
 _PLAIN: Final = Param("")
 # What is given as a list, also where the method takes it by name.
 _LISTS: Final = (Spelling.OFFSETS, Spelling.OFFSETS_BY_PARTITION, Spelling.TEXTS)
+_FIRST: Final = Annotated[int, Param("How many.", least=1, most=10_000, metavar="N")]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kind:
     """A kind of object: how doors address one, and how it is opened.
 
@@ -52,9 +54,11 @@ class Kind:
     class for threads; the one for asyncio is ``AsyncName`` in ``aio_module``. ``open`` takes either
     client. ``check`` refuses an address that does not exist, where opening would create it.
     ``state`` is the method that returns how an object stands; of one that does not exist, it
-    raises or returns None. A ``collection`` is one object whose methods take an address first, and
-    changes of it are recorded under a name, which ``open`` takes as ``by``. What is in a
-    ``database`` beside the store has one class, whose methods block; tasks call them in a thread.
+    raises, or returns what ``exists`` says no to. ``every`` returns the names of all objects, as
+    far as a store knows them. ``wishes`` are what ``open`` takes by name, as operations ask for it.
+    A ``collection`` is one object whose methods take an address first, and changes of it are
+    recorded under a name, which ``open`` takes as ``by``. What is in a ``database`` beside the
+    store has one class, whose methods block; tasks call them in a thread.
     """
 
     name: str
@@ -67,6 +71,9 @@ class Kind:
     unknown: Callable[..., HeadwaterError]
     check: Callable[..., Operation[None]] | None = None
     state: str = "info"
+    exists: Callable[[Any], bool] = lambda state: state is not None
+    every: Callable[[Any], list[str]] = lambda _: []
+    wishes: Mapping[str, Any] = field(default_factory=dict)
     collection: bool = False
     database: bool = False
 
@@ -95,7 +102,7 @@ def _operations(kind: Kind, asyncio: bool) -> tuple[Declared, ...]:
         verb: method for base in reversed(cls.__mro__) for verb, method in vars(base).items()
     }
     return tuple(
-        Declared(kind, verb, row, method, *_signature(method, bound, _variables(cls)))
+        Declared(kind, verb, row, method, *_signature(kind, method, row, bound, _variables(cls)))
         for verb, method in methods.items()
         if (row := row_of(method)) is not None
     )
@@ -123,6 +130,8 @@ class Parameter(NamedTuple):
     optional: bool = False
     # The parameter whose record has this field.
     of: str = ""
+    # With what the object is opened; or how many are taken of what the method yields.
+    outside: bool = False
 
     @property
     def called(self) -> str:
@@ -156,7 +165,10 @@ class TakenRecord(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Declared:
-    """An operation of a kind; ``returns`` is the type of what it returns."""
+    """An operation of a kind; ``returns`` is the type of what it returns.
+
+    ``room`` is the parameter that says how many bytes a reply may have, if there is one.
+    """
 
     kind: Kind
     verb: str
@@ -165,6 +177,22 @@ class Declared:
     parameters: tuple[Parameter, ...]
     records: Mapping[str, TakenRecord]
     returns: Any
+    room: str = ""
+
+    @property
+    def yields(self) -> bool:
+        """Whether the method yields what doors show as a list."""
+        return get_origin(self.returns) in (AsyncIterator, Iterator)
+
+    @property
+    def rows(self) -> Any:
+        """The type of each row, of a method that yields or returns a list; else None."""
+        several = self.yields or get_origin(self.returns) is list
+        return get_args(self.returns)[0] if several else None
+
+    def wishes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return with what the object is opened."""
+        return {name: given[name] for name in self.row.wishes if name in given}
 
     @cached_property
     def id(self) -> str:
@@ -199,25 +227,34 @@ class Declared:
         """Return the parameters that a door takes."""
         return tuple(one for one in self.parameters if door in one.says.doors)
 
+    @cached_property
+    def server_summary(self) -> str:
+        """What it does where servers bound what they reply."""
+        bounded = bool(self.room) or self.yields
+        return self.summary + (" No more are returned once they have 4 MiB." if bounded else "")
+
     def is_in(self, door: str) -> bool:
         """Return whether a door is derived for it: it is not absent or written by hand."""
         return door not in self.row.absent and door not in self.row.override
 
-    def call(self, target: Any, given: Mapping[str, Any]) -> Any:
+    def call(self, target: Any, given: Mapping[str, Any], room: int | None = None) -> Any:
         """Call the method of an opened object with values by the names of doors.
 
-        Returns what the method returns: of asyncio, something to await.
+        ``room`` is how many bytes a reply may have, where the method can be told. Returns what the
+        method returns: of asyncio, something to await.
         """
-        positional, named = self.arguments(given)
+        positional, named = self.arguments(given, room)
         return getattr(target, self.verb)(*positional, **named)
 
-    def arguments(self, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(
+        self, given: Mapping[str, Any], room: int | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
         """Return values by the names of doors as the method takes them."""
         positional: list[Any] = []
         named: dict[str, Any] = {}
         records: dict[str, dict[str, Any]] = {name: {} for name in self.records}
         for parameter in self.parameters:
-            if parameter.called not in given:
+            if parameter.outside or parameter.called not in given:
                 continue
             value = given[parameter.called]
             if parameter.of:
@@ -230,14 +267,20 @@ class Declared:
             record = self.records[name]
             if not record.optional or any(fact is not None for fact in facts.values()):
                 named[name] = record.kind(**facts)
+        if self.room and room is not None:
+            named[self.room] = room
+        if positional:
+            # They stand behind all that may be given by position.
+            first = [one.name for one in self.parameters if one.name in named and not one.keyword]
+            positional = [*(named.pop(name) for name in first), *positional]
         # What is variadic comes last, and takes any mixture of iterables.
         return positional, named
 
 
 def _signature(
-    method: Callable[..., Any], bound: int, variables: Mapping[Any, Any]
-) -> tuple[tuple[Parameter, ...], dict[str, TakenRecord], Any]:
-    """Return the parameters of a method, the records among them, and what it returns.
+    kind: Kind, method: Callable[..., Any], row: Row, bound: int, variables: Mapping[Any, Any]
+) -> tuple[tuple[Parameter, ...], dict[str, TakenRecord], Any, str]:
+    """Return the parameters of a method, the records among them, what it returns, and the room.
 
     Its first parameters are ``bound``: the object itself, and in a collection the address. What the
     type variables of its class stand for is in ``variables``.
@@ -245,27 +288,38 @@ def _signature(
     signature = inspect.signature(method, eval_str=True)
     found: list[Parameter] = []
     records: dict[str, TakenRecord] = {}
+    room = ""
     for name, parameter in list(signature.parameters.items())[bound:]:
         annotation = variables.get(parameter.annotation, parameter.annotation)
         annotated, says = _annotated(annotation)
+        if says.shape is Spelling.ROOM:
+            room = name
+            continue
         default = MISSING if parameter.default is inspect.Parameter.empty else parameter.default
-        kind = next(filter(is_dataclass, (annotated, *get_args(annotated))), None)
-        if kind is not None:
-            records[name] = TakenRecord(kind, default is None)
-            hints = inspect.get_annotations(cast(type, kind), eval_str=True)
+        taken = next(filter(is_dataclass, (annotated, *get_args(annotated))), None)
+        if taken is not None and says.shape is not Spelling.DOCUMENT:
+            records[name] = TakenRecord(taken, default is None)
+            hints = inspect.get_annotations(cast(type, taken), eval_str=True)
             found += [
                 _parameter(part.name, hints[part.name], part.default, True, name)
-                for part in fields(cast(Any, kind))
+                for part in fields(cast(Any, taken))
                 if part.name not in says.without
             ]
             continue
         keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        found.append(
-            _parameter(name, annotation, default, keyword)._replace(
-                variadic=parameter.kind is inspect.Parameter.VAR_POSITIONAL
-            )
-        )
-    return tuple(found), records, signature.return_annotation
+        variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        if variadic and found:
+            # Something else is given already.
+            default = ()
+        made = _parameter(name, annotation, default, keyword)
+        found.append(made._replace(variadic=variadic))
+    for name in row.wishes:
+        wish = _parameter(name, kind.wishes[name], None, keyword=True)
+        found.append(wish._replace(outside=True))
+    returns = signature.return_annotation
+    if get_origin(returns) in (AsyncIterator, Iterator):
+        found.append(_parameter("count", _FIRST, 100, keyword=True)._replace(outside=True))
+    return tuple(found), records, returns, room
 
 
 def _parameter(name: str, annotation: Any, default: Any, keyword: bool, of: str = "") -> Parameter:
@@ -325,6 +379,8 @@ QUEUE: Final = Kind(
     lambda hw, queue: hw.queue(queue),
     UnknownQueue,
     state="stats",
+    exists=lambda stats: stats.exists or stats.waiting,
+    every=lambda hw: hw.queues(),
 )
 ICK: Final = Kind(
     "ick",
@@ -344,9 +400,20 @@ CHANNEL: Final = Kind(
     "CH",
     "headwater.ick.ick",
     "IckChannel",
-    lambda hw, channel: hw.ick_channel(channel),
+    lambda hw, channel, **wishes: hw.ick_channel(channel, **wishes),
     UnknownIck,
     state="stats",
+    every=lambda hw: hw.ick_channels(),
+    wishes={
+        "consumer": Annotated[
+            str | None, Param("Name of the consumer. Default: a new name each time.")
+        ],
+        "ack_ms": LeaseMs,
+        "shards": Annotated[
+            int | None,
+            Param("Shards of a new channel. Default: 8.", least=1, most=1024, metavar="N"),
+        ],
+    },
 )
 
 

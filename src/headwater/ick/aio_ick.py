@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from headwater.ick import channels, single
 from headwater.ick.channels import ChannelHandle
-from headwater.ick.keys import GivenMember, GivenScores, Member, NotBefore, Shards, next_scan
+from headwater.ick.keys import (
+    Backwash,
+    GivenMember,
+    GivenScores,
+    NotBefore,
+    ReserveCount,
+    Shard,
+    Shards,
+    next_scan,
+)
 from headwater.ick.single import IckHandle
-from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
+from headwater.ick.types import (
+    Added,
+    Batch,
+    ChannelStats,
+    GivenBatch,
+    IckStats,
+    Layout,
+    Lease,
+    Listed,
+    ScoredMember,
+)
 from headwater.kernel.declaring import Scope, operation
-from headwater.kernel.inputs import AckMs, DelayMs
+from headwater.kernel.inputs import DelayMs, LeaseMs, MaxBytes
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
-
-# A batch is given back as a line, a document or a lease: each door has its own form of it.
-_BY_HAND: Final = ("command line", "HTTP", "RESP")
 
 
 class AsyncIck:
@@ -36,7 +52,7 @@ class AsyncIck:
     def __repr__(self) -> str:
         return f"AsyncIck({self.key!r})"
 
-    @operation(Scope.WRITE, says="{new} new, {lowered} lowered", override=("command line",))
+    @operation(Scope.WRITE, says="{new} new, {lowered} lowered", creates=True)
     async def add(self, scores: GivenScores) -> Added:
         """Mark members as dirty; returns how many were new, and how many scores fell.
 
@@ -45,10 +61,11 @@ class AsyncIck:
         """
         return await self._run(single.add(self._handle, scores))
 
+    @operation(Scope.WRITE, "members", says_not="nothing is dirty")
     async def reserve(
-        self, n: int, backwash: bool = False, *, max_bytes: int | None = None
-    ) -> list[tuple[Member, float]]:
-        """Fill the consumer set up to ``n`` from the lowest of the producer set, and return it.
+        self, n: ReserveCount, backwash: Backwash = False, *, max_bytes: MaxBytes = None
+    ) -> list[ScoredMember]:
+        """Fill the consumer set up to a number from the lowest members, and return it.
 
         Those are the n lowest, ties by member; each reserve returns them again until they are
         committed. With ``backwash`` the consumer set is first folded back, so that they are the
@@ -62,23 +79,42 @@ class AsyncIck:
         """Mark reserved members as clean: they are removed. Returns how many were reserved."""
         return (await self._run(single.exchange(self._handle, 0, members, False)))[0]
 
+    @operation(Scope.WRITE, "members", says_not="nothing is dirty")
     async def exchange(
-        self, n: int, *members: Member, backwash: bool = False, max_bytes: int | None = None
-    ) -> list[tuple[Member, float]]:
+        self,
+        n: ReserveCount,
+        *members: GivenMember,
+        backwash: Backwash = False,
+        max_bytes: MaxBytes = None,
+    ) -> list[ScoredMember]:
         """Commit members, then reserve, in one call.
 
         Raises OutcomeUnknown when the connection broke in between; then reserve again.
         """
         return (await self._run(single.exchange(self._handle, n, members, backwash, max_bytes)))[1]
 
-    async def stats(self) -> dict[str, Any] | None:
-        """Return how large the sets are and between which scores; None without an Ick. O(1)."""
+    @operation(Scope.READ, http="GET")
+    async def stats(self) -> IckStats | None:
+        """Return how large both sets are, and their lowest and highest scores.
+
+        None without an Ick. O(1).
+        """
         return await self._run(single.stats(self._handle))
 
+    @operation(
+        Scope.READ,
+        "members",
+        known=True,
+        http="GET members",
+        command="list",
+        resp="ICKMEMBERS",
+        says_not="nothing is dirty",
+    )
     async def scan(self) -> AsyncIterator[Listed]:
-        """Yield all members, in no order, in pages of about 1000; changes nothing.
+        """List members and the set they are in, in no order; changes nothing.
 
-        What stays where it is comes at least once; what moves meanwhile may come twice or not.
+        They are read in pages of about 1000. What stays where it is comes at least once; what
+        moves meanwhile may come twice or not.
         """
         for place in single.PLACES:
             cursor, count = "", next_scan()
@@ -120,7 +156,7 @@ class AsyncIckChannel:
     def __repr__(self) -> str:
         return f"AsyncIckChannel({self.name!r})"
 
-    @operation(Scope.WRITE, says="{new} new, {lowered} lowered", override=("command line",))
+    @operation(Scope.WRITE, says="{new} new, {lowered} lowered", creates=True, wishes=("shards",))
     async def add(self, scores: GivenScores, *, not_before: NotBefore = None) -> Added:
         """Mark members as dirty; returns how many were new, and how many scores fell.
 
@@ -131,8 +167,15 @@ class AsyncIckChannel:
         """
         return await self._run(channels.add(self._handle, scores, not_before))
 
-    async def reserve(self, n: int, *, max_bytes: int | None = None) -> Batch:
-        """Lease a shard that has members, and reserve up to ``n`` of them.
+    # A lease is a text in RESP, by which the others name it.
+    @operation(
+        Scope.WRITE,
+        says_not="nothing is free: nothing is dirty, or others hold it",
+        wishes=("consumer", "ack_ms", "shards"),
+        override=("command line", "RESP"),
+    )
+    async def reserve(self, n: ReserveCount, *, max_bytes: MaxBytes = None) -> Batch:
+        """Lease a shard that has members, and reserve some of them.
 
         This consumer gets them again, in turn, until they are committed or released; when the lease
         runs out they go to another consumer. The lowest scores come first, but one place in eight
@@ -142,8 +185,14 @@ class AsyncIckChannel:
         """
         return await self._run(channels.reserve(self._handle, n, max_bytes))
 
-    @operation(Scope.WRITE, "committed", says="committed {committed}", override=_BY_HAND)
-    async def commit(self, batch: Batch, *members: Member) -> int:
+    @operation(
+        Scope.WRITE,
+        "committed",
+        says="committed {committed:member}",
+        wishes=("ack_ms",),
+        override=("RESP",),
+    )
+    async def commit(self, batch: GivenBatch, *members: GivenMember) -> int:
         """Mark members of a batch, or all of it, as clean; returns how many.
 
         A member that became dirty after it was reserved stays dirty. Raises LeaseLost, and changes
@@ -152,34 +201,58 @@ class AsyncIckChannel:
         """
         return await self._run(channels.commit(self._handle, batch, members))
 
-    @operation(Scope.WRITE, "released", says="released {released}", override=_BY_HAND)
-    async def release(self, batch: Batch, *members: Member, delay_ms: DelayMs = 0) -> int:
-        """Return members of a batch, or all of it, unprocessed; reserved again after ``delay_ms``.
+    @operation(
+        Scope.WRITE,
+        "released",
+        says="released {released:member}",
+        wishes=("ack_ms",),
+        override=("RESP",),
+    )
+    async def release(self, batch: GivenBatch, *members: GivenMember, delay_ms: DelayMs = 0) -> int:
+        """Return members of a batch, or all of it, as still dirty; others get them.
 
-        Returns how many were still reserved. Raises LeaseLost as commit does.
+        They are not reserved again before ``delay_ms``. Returns how many were still reserved.
+        Raises LeaseLost as commit does.
         """
         return await self._run(channels.release(self._handle, batch, members, delay_ms))
 
-    @operation(Scope.WRITE, "until_ms", says="leased until {until_ms}", override=_BY_HAND)
-    async def renew(self, batch: Batch, *, ack_ms: AckMs | None = None) -> int:
+    @operation(Scope.WRITE, "until_ms", says="leased until {until_ms}", override=("RESP",))
+    async def renew(self, batch: GivenBatch, *, ack_ms: LeaseMs = None) -> int:
         """Renew the lease of a batch; returns until when, in ms since 1970.
 
         0 when nothing of it is reserved any more. Raises LeaseLost as commit does.
         """
         return await self._run(channels.renew(self._handle, batch, ack_ms))
 
+    @operation(
+        Scope.READ, "leases", known=True, http="GET consumers", says_not="nobody holds a shard"
+    )
     async def consumers(self) -> list[Lease]:
         """Return which consumer holds which shard until when."""
         return await self._run(channels.consumers(self._handle))
 
+    @operation(Scope.READ, http="GET", override=("command line",))
     async def stats(self) -> ChannelStats | None:
-        """Return how many members are in each state; None when there is no channel. O(shards)."""
+        """Return how many members are in each state, and who holds which shard.
+
+        None when there is no channel. O(shards).
+        """
         return await self._run(channels.stats(self._handle))
 
-    async def scan(self, shard: int | None = None) -> AsyncIterator[Listed]:
-        """Yield all members, or those of a shard, in no order, in pages; changes nothing.
+    @operation(
+        Scope.READ,
+        "members",
+        known=True,
+        http="GET members",
+        command="members",
+        resp="CHMEMBERS",
+        says_not="nothing is dirty",
+    )
+    async def scan(self, shard: Shard = None) -> AsyncIterator[Listed]:
+        """List members, where they are and in which shard, in no order; changes nothing.
 
-        What stays where it is comes at least once; what moves meanwhile may come twice or not.
+        They are read in pages. What stays where it is comes at least once; what moves meanwhile
+        may come twice or not.
         """
         for epoch, number, place in await self._run(channels.parts(self._handle, shard)):
             cursor, count = "", next_scan()
@@ -197,7 +270,7 @@ class AsyncIckChannel:
         known=True,
         http="PUT layout",
         command="shards",
-        override=("RESP",),
+        resp="CHSHARDS",
     )
     async def reshard(self, shards: Shards) -> Layout:
         """Change the number of shards of a channel in use, as far as can be done now.

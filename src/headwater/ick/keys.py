@@ -35,11 +35,24 @@ GivenScores: TypeAlias = Annotated[
 NotBefore: TypeAlias = Annotated[
     int | dt.datetime | None,
     Param(
-        "Ms since 1970 before which they are not delivered.",
+        "The time before which they are not delivered.",
+        Spelling.TIME,
         least=0,
         most=inputs.MAX_EXACT,
         metavar="UNIX-MS",
     ),
+]
+
+ReserveCount: TypeAlias = Annotated[
+    int,
+    Param("How many are reserved.", least=0, most=10_000, called="count", typed=10),
+]
+Backwash: TypeAlias = Annotated[
+    bool,
+    Param("First return what is reserved, so that the lowest of all are reserved."),
+]
+Shard: TypeAlias = Annotated[
+    int | None, Param("Only those of one shard.", least=0, most=1023, metavar="N")
 ]
 
 MAX_KEY_BYTES: Final = 1024

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from headwater.errors import NotAnIck
 from headwater.ick.keys import (
@@ -26,7 +26,7 @@ from headwater.ick.replies import (
     members_scanned,
     pairs_of,
 )
-from headwater.ick.types import Added, Listed, Place
+from headwater.ick.types import Added, IckStats, Listed, Place
 from headwater.kernel.headers import check_max_bytes
 from headwater.kernel.inputs import refuse_own_name
 from headwater.store.call import Argument, Call, Count, Operation
@@ -148,7 +148,7 @@ def _members_exchanged(_: Call, reply: Reply) -> int:
     return found.committed + len(found.rows) // 2
 
 
-def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:
+def stats(ick: IckHandle) -> Operation[IckStats | None]:
     """Return the state of an Ick, by the names of redis-ick; None when there is no Ick."""
     reply = yield from ick.call("hw_ick_stats", read_only=True)
     if reply is None:
@@ -156,11 +156,9 @@ def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:
     facts = facts_of(reply)
     names = ("pset_min", "pset_max", "cset_min", "cset_max")
     scores = {name: float(facts[name]) for name in names if facts[name]}
-    lowest = [scores[name] for name in ("pset_min", "cset_min") if name in scores]
-    highest = [scores[name] for name in ("pset_max", "cset_max") if name in scores]
-    if lowest:
-        scores |= {"total_min": min(lowest), "total_max": max(highest)}
-    return {
+    if scores:
+        scores |= {"total_min": min(scores.values()), "total_max": max(scores.values())}
+    stats = {
         "key": ick.key,
         "pset_key": ick.pset,
         "cset_key": ick.cset,
@@ -170,6 +168,7 @@ def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:
         "total_size": facts["cset_size"] + facts["pset_size"],
         **scores,
     }
+    return cast(IckStats, stats)
 
 
 def scan_page(

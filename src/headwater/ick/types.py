@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict
 
 from headwater.ick.keys import Member
+from headwater.kernel.declaring import Param, Spelling
 
 Place: TypeAlias = Literal["pset", "cset", "ready", "later", "reserved"]
 
@@ -16,6 +17,40 @@ class Added(NamedTuple):
 
     new: int
     lowered: int
+
+
+class IckScores(TypedDict, total=False):
+    """Between which scores the sets of an Ick are; left out where a set is empty."""
+
+    pset_min: float
+    pset_max: float
+    cset_min: float
+    cset_max: float
+    total_min: float
+    total_max: float
+
+
+class IckStats(IckScores):
+    """How an Ick stands, by the names of redis-ick."""
+
+    key: str
+    pset_key: str
+    cset_key: str
+    ver: str
+    cset_size: int
+    pset_size: int
+    total_size: int
+
+
+class Scored(NamedTuple):
+    """A member of a dirty list, and its score."""
+
+    member: Member
+    score: float
+
+
+# As doors show it; no record is made for each of many members.
+ScoredMember: TypeAlias = Annotated[tuple[Member, float], Scored]
 
 
 class Listed(NamedTuple):
@@ -67,6 +102,13 @@ class Batch:
         return [row.member for row in self.reserved]
 
 
+# As commit, release and renew take it: what reserve answered.
+GivenBatch: TypeAlias = Annotated[
+    Batch,
+    Param("batches as reserve --json printed them, one a line.", Spelling.DOCUMENT, called="batch"),
+]
+
+
 class Lease(NamedTuple):
     """Which consumer holds a shard, until when by the server's clock, and with how many members."""
 
@@ -102,6 +144,8 @@ class ChannelStats:
 
     ``left_behind`` are the shards of the old layout, while their members move.
     """
+
+    SHOWN: ClassVar = ("ready", "later", "reserved", "waited_ms", "added", "entered", "folding")
 
     name: str
     shards: tuple[ShardStats, ...]

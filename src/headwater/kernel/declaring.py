@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_type_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +45,8 @@ class Spelling(enum.Enum):
     SPAN = "span of time"
     TIME = "point in time"
     SIZE = "size"
+    DOCUMENT = "document"
+    ROOM = "room"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,10 @@ class Param:
     of a command, ``word`` before it in a command of RESP. The word of a flag that is on by default
     turns it off, in the command line, too. Only ``doors`` take it. ``per_request`` is what a
     request of HTTP has where it gives none. Of a record, doors do not take the fields ``without``.
+    What is ``typed`` is an option of a command, with this default, although the method requires it.
+
+    A DOCUMENT is a record as another operation answered it: a field of JSON, or lines of standard
+    input. ROOM is how many bytes a reply may have; servers set it, and nobody is asked for it.
     """
 
     help: str
@@ -67,6 +73,7 @@ class Param:
     doors: tuple[str, ...] = DOORS
     per_request: int | None = None
     without: tuple[str, ...] = ()
+    typed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,10 @@ class Row:
     create it; the command line refuses all that do not say that they may be the first, by
     ``creates``. A ``must`` that returns False is refused, too. ``absent`` gives the reason why a
     door does not have it, and ``override`` names the doors in which it is written by hand.
+    ``wishes`` are parameters with which the object is opened for it; see Kind.
+
+    A method that returns a list is a table in the command line, or ``says_not`` when it is empty;
+    one that yields is a list of the first ones, in every door.
     """
 
     scope: Scope
@@ -99,6 +110,7 @@ class Row:
     creates: bool = False
     absent: Mapping[str, str] = field(default_factory=dict)
     override: tuple[str, ...] = ()
+    wishes: tuple[str, ...] = ()
 
 
 def operation(scope: Scope, result: str = "", **more: Any) -> Callable[[F], F]:
@@ -127,3 +139,15 @@ def across(declared: Callable[..., Any], **more: Any) -> Callable[[F], F]:
 def row_of(method: object) -> Row | None:
     """Return what was declared of a method; None for others."""
     return getattr(method, _ROW, None)
+
+
+def facts_of(record: type) -> dict[str, Any]:
+    """Return what doors show of a record, with the types: its fields, and what SHOWN names.
+
+    These are properties, of a class that is more than its fields.
+    """
+    facts = get_type_hints(record)
+    facts.pop("SHOWN", None)
+    for name in getattr(record, "SHOWN", ()):
+        facts[name] = get_type_hints(getattr(record, name).fget)["return"]
+    return facts

@@ -45,6 +45,12 @@ _UNITS_MS: Final = {
 DelayMs: TypeAlias = Annotated[
     Duration, Param("Milliseconds until they are redelivered.", Spelling.MS, 0, MAX_MS)
 ]
+LeaseMs: TypeAlias = Annotated[
+    Duration | None,
+    Param("Milliseconds for which the shard is leased.", Spelling.MS, 1, MAX_MS),
+]
+# How many bytes a reply may have; servers give it.
+MaxBytes: TypeAlias = Annotated[int | None, Param("", Spelling.ROOM)]
 AckMs: TypeAlias = Annotated[
     Duration,
     Param(

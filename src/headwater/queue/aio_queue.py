@@ -193,7 +193,7 @@ class AsyncQueue(Generic[D]):
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
         return await self._run(settling.extend(self._handle, deliveries, ack_ms))
 
-    @operation(Scope.READ, http="GET", override=_BY_HAND)
+    @operation(Scope.READ, http="GET", override=("command line",))
     async def stats(self) -> QueueStats:
         """Return the state of the queue: counts, rates, settings."""
         return await self._run(inspecting.stats(self._handle))

@@ -194,7 +194,7 @@ class Queue(Generic[D]):
         """Extend the deadline: messages are redelivered ``ack_ms`` from now; returns how many."""
         return self._run(settling.extend(self._handle, deliveries, ack_ms))
 
-    @operation(Scope.READ, http="GET", override=_BY_HAND)
+    @operation(Scope.READ, http="GET", override=("command line",))
     def stats(self) -> QueueStats:
         """Return the state of the queue: counts, rates, settings."""
         return self._run(inspecting.stats(self._handle))

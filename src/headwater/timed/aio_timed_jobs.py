@@ -28,7 +28,7 @@ class AsyncTimedJobs:
         """Return how all jobs stand that were ever declared, by their names."""
         return await self._run(operating.list_infos())
 
-    @operation(Scope.READ, override=("command line", "HTTP"))
+    @operation(Scope.READ, http="GET", override=("command line",))
     async def info(self, name: str) -> TimedJobInfo:
         """Return how a timed job stands: when it is due, what runs, how its last run ended.
 
@@ -36,7 +36,7 @@ class AsyncTimedJobs:
         """
         return await self._run(operating.info(name))
 
-    @operation(Scope.READ, "events", override=("command line", "HTTP"))
+    @operation(Scope.READ, "events", http="GET history", override=("command line",))
     async def history(self, name: str, count: EventCount = 100) -> tuple[JobEvent, ...]:
         """Return the newest events of a timed job, oldest first.
 

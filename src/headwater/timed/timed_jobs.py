@@ -29,7 +29,7 @@ class TimedJobs:
         """Return how all jobs stand that were ever declared, by their names."""
         return self._run(operating.list_infos())
 
-    @operation(Scope.READ, override=("command line", "HTTP"))
+    @operation(Scope.READ, http="GET", override=("command line",))
     def info(self, name: str) -> TimedJobInfo:
         """Return how a timed job stands: when it is due, what runs, how its last run ended.
 
@@ -37,7 +37,7 @@ class TimedJobs:
         """
         return self._run(operating.info(name))
 
-    @operation(Scope.READ, "events", override=("command line", "HTTP"))
+    @operation(Scope.READ, "events", http="GET history", override=("command line",))
     def history(self, name: str, count: EventCount = 100) -> tuple[JobEvent, ...]:
         """Return the newest events of a timed job, oldest first.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from headwater.kernel.inputs import Limits
-from headwater.queue.types import Delivery, QueueItem, QueueStats, State
-from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
+from headwater.queue.types import Delivery, QueueItem, QueueStats
+from headwater.views.record import Mark, View, headers_field, text_field, view_of
 
 # ── Limits ────────────────────────────────────────────────────────────────────────────────────────
 # View of limits: what a group or a queue may deliver, and what a change of them answers.
@@ -26,41 +26,8 @@ class LimitsView(View, frozen=True, kw_only=True):
 # ── Queues ────────────────────────────────────────────────────────────────────────────────────────
 
 
-QueueView = mirror("QueueView", QueueStats)
-
-
-class QueueMessageView(View, frozen=True, kw_only=True):
-    """A message in a queue; ``due_ms`` is its due time, its deadline, or when it was given up.
-
-    Of a damaged one only ``value`` is known: what was found. ``delivered_ms`` and ``cause`` are of
-    dead letters: the first delivery, and why the last attempt failed. ``place`` names the message
-    where it is now, as requests and commands take it.
-    """
-
-    id: str
-    value: str
-    encoding: Mark = UNSET
-    headers: dict[str, str] | UnsetType = UNSET
-    headers_encoding: Mark = UNSET
-    state: State
-    priority: int
-    attempt: int
-    pushed_ms: int
-    due_ms: int | None
-    expires_ms: int | None
-    delivered_ms: int | None
-    cause: str | None
-    place: str
-
-    @classmethod
-    def of(cls, item: QueueItem) -> QueueMessageView:
-        """Return the view of a message in a queue."""
-        own = {
-            **text_field("value", item.value),
-            **headers_field(item.headers),
-            "cause": item.cause and str(item.cause),
-        }
-        return cls(**copied(cls, item, **own))
+QueueStatsView = view_of(QueueStats)
+QueueItemView = view_of(QueueItem)
 
 
 class DeliveryView(View, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ def list_queues(store: StoreUrl = None, as_json: AsJson = False) -> None:
         found = hw.store.run(views.overview.all_queues())
     output.show_list(
         found,
-        views.queues.QueueView.of,
+        views.queues.QueueStatsView.of,
         {
             "queue": lambda facts: facts.name,
             "ready": lambda facts: facts.ready,
@@ -254,7 +254,7 @@ def stats(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> N
     with known_queue(store, name) as queue:
         facts = queue.stats()
     if as_json:
-        output.show_json(views.queues.QueueView.of(facts))
+        output.show_json(views.queues.QueueStatsView.of(facts))
         return
     output.show_facts(
         [

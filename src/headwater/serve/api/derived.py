@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from headwater.doors.catalogue import Declared, Kind, Parameter
-from headwater.doors.replies import reply, reply_type
+from headwater.doors.replies import asked, reply, reply_type
+from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope, Spelling
 from headwater.log.keys import MAX_PARTITIONS
 from headwater.serve.api.calls import ApiCall
@@ -30,6 +31,7 @@ from headwater.serve.fields import (
     scores_of,
 )
 from headwater.serve.http.messages import Refused
+from headwater.views.record import Mirror, view_of
 
 DOOR: Final = "HTTP"
 
@@ -46,6 +48,14 @@ def meant(offsets: list[int | RangeOfOffsets]) -> list[int | tuple[int, int]]:
     return [
         (item.first, item.last) if isinstance(item, RangeOfOffsets) else item for item in offsets
     ]
+
+
+def document_of(view: Mirror) -> Any:
+    """Return the record that a request holds; raises InvalidInput for what is not base64."""
+    try:
+        return view.original()
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
 
 
 def _meant_by_partition(offsets: dict[int, Any]) -> dict[int, list[int | tuple[int, int]]]:
@@ -68,29 +78,39 @@ _MEANT: Final[dict[Spelling, Callable[[Any], Any]]] = {
     Spelling.OFFSETS_BY_PARTITION: _meant_by_partition,
     Spelling.MEMBERS: members_of,
     Spelling.SCORES: scores_of,
+    Spelling.DOCUMENT: document_of,
 }
 
 
-def routes_of(kind: Kind, look: Look) -> list[Route]:
-    """Return the routes of the operations of a kind; ``look`` shows an object to the audit."""
-    return [_route(one, look) for one in kind.operations(asyncio=True) if one.is_in(DOOR)]
+def routes_of(kind: Kind, look: Look | None = None) -> list[Route]:
+    """Return the routes of the operations of a kind.
+
+    ``look`` shows an object to the audit, unless the kind has an operation for that.
+    """
+    operations = [one for one in kind.operations(asyncio=True) if one.is_in(DOOR)]
+    return [_route(one, look or look_of(kind)) for one in operations]
 
 
-def _route(operation: Declared, look: Look) -> Route:
+def look_of(kind: Kind) -> Look:
+    """Return what shows the state of an object."""
+    state = next(one for one in kind.operations(asyncio=True) if one.verb == kind.state)
+    return _route(state, None).run
+
+
+def _route(operation: Declared, look: Look | None) -> Route:
     method, _, end = (operation.row.http or f"POST {operation.verb}").partition(" ")
     fields = fields_type(operation)
     sent_in = "query" if method in ("GET", "DELETE") else "body"
 
     async def run(call: ApiCall) -> msgspec.Struct:
-        asked = getattr(call, sent_in)
-        given = given_in(asked, operation)
+        sent = getattr(call, sent_in)
+        given = given_in(sent, operation)
         given |= zip(operation.in_path, call.names[len(operation.kind.keys) :], strict=True)
-        target = await opened(call, operation.kind, check=operation.checks)
-        if operation.row.known and await getattr(target, operation.kind.state)() is None:
-            raise operation.kind.unknown(*call.names)
-        return reply(operation, call.names, await operation.call(target, given))
+        wishes = operation.wishes(given)
+        target = await opened(call, operation.kind, check=operation.checks, **wishes)
+        return reply(operation, call.names, await asked(operation, target, call.names, given))
 
-    run.__name__, run.__doc__ = operation.id, operation.summary
+    run.__name__, run.__doc__ = operation.id, operation.server_summary
     return Route(
         method,
         operation.kind.path + (end and f"/{end}"),
@@ -126,15 +146,16 @@ def served_database(call: ApiCall) -> ServedDatabase:
     return call.served.database
 
 
-async def opened(call: ApiCall, kind: Kind, *, check: bool = True) -> Any:
+async def opened(call: ApiCall, kind: Kind, *, check: bool = True, **wishes: Any) -> Any:
     """Return the object that a request names; raises what says that it is not there."""
     names = call.names[: len(kind.keys)]
     if kind.database:
         return served_database(call).opened(kind, *names)
     if check and kind.check is not None:
         await call.hw.store.run(kind.check(*names))
-    more = {"by": call.grant.holder} if kind.collection else {}
-    return kind.open(call.hw, *names, **more)
+    if kind.collection:
+        wishes["by"] = call.grant.holder
+    return kind.open(call.hw, *names, **wishes)
 
 
 def fields_type(operation: Declared, *more: Any) -> type[msgspec.Struct]:
@@ -142,6 +163,8 @@ def fields_type(operation: Declared, *more: Any) -> type[msgspec.Struct]:
     fields: list[Any] = []
     for parameter in _sent(operation):
         kind, default = _json_type(parameter), parameter.default
+        if parameter.variadic and default is not MISSING:
+            default = msgspec.field(default_factory=list)
         if parameter.says.per_request is not None:
             default = parameter.says.per_request
         elif parameter.optional:
@@ -163,6 +186,9 @@ def _json_type(parameter: Parameter) -> Any:
         return _SHAPES[says.shape]
     if says.shape is Spelling.TEXTS:
         return Annotated[list[str], Meta(max_length=_MOST_TEXTS, description=says.help)]
+    if says.shape is Spelling.DOCUMENT:
+        return view_of(parameter.kind)
     kind = int if says.shape in _NUMBERS else parameter.kind
+    said = f"{says.help} In ms since 1970." if says.shape is Spelling.TIME else says.help
     bounds: dict[str, Any] = {} if kind is not int else {"ge": says.least, "le": says.most}
-    return Annotated[kind, Meta(description=says.help or None, **bounds)]
+    return Annotated[kind, Meta(description=said or None, **bounds)]

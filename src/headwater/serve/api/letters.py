@@ -20,7 +20,7 @@ from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.letters import LetterJobBody, LetterJobView, may_see
 from headwater.serve.listing import letters_of
-from headwater.views.queues import QueueMessageView
+from headwater.views.queues import QueueItemView
 from headwater.views.record import View
 from headwater.views.streams import DeadLetterView
 
@@ -142,7 +142,7 @@ _PATH: Final = "/v1/letters/jobs"
 LETTER_ROUTES: Final = (
     _list_of(GROUP, DeadLettersView, "letters", DeadLetterView),
     _list_of(TOPIC_GROUP, TopicDeadLettersView, "letters", DeadLetterView),
-    _list_of(QUEUE, QueueMessagesView, "messages", QueueMessageView),
+    _list_of(QUEUE, QueueMessagesView, "messages", QueueItemView),
     Route("GET", _PATH, list_letter_jobs, Scope.READ, answer=LetterJobsView),
     Route(
         "POST",

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from headwater.doors.catalogue import QUEUE
-from headwater.errors import InvalidInput, UnknownQueue
+from headwater.errors import InvalidInput
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.kernel.inputs import Encoding
@@ -22,7 +22,7 @@ from headwater.serve.api.routes import Route
 from headwater.serve.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds
 from headwater.serve.listing import ListedPage, messages_in_queue
 from headwater.views.overview import some_queues
-from headwater.views.queues import DeliveryView, QueueMessageView, QueueView
+from headwater.views.queues import DeliveryView, QueueItemView, QueueStatsView
 from headwater.views.record import View
 
 _ACK_MS: Final = 30_000
@@ -31,7 +31,7 @@ _ACK_MS: Final = 30_000
 class QueuesView(View, frozen=True, kw_only=True):
     """Queues by name; ``next`` is the name to continue after, when there are more."""
 
-    queues: list[QueueView]  # type: ignore[valid-type]  # mirror makes it at run time
+    queues: list[QueueStatsView]  # type: ignore[valid-type]  # mirror makes it at run time
     next: str | None
 
 
@@ -53,7 +53,7 @@ class QueueMessagesView(View, frozen=True, kw_only=True):
     """Messages as they are stored in a queue; ``next`` is where to go on, null without more."""
 
     queue: str
-    messages: list[QueueMessageView]
+    messages: list[QueueItemView]  # type: ignore[valid-type]  # as above
     next: str | None
 
 
@@ -101,15 +101,7 @@ async def list_queues(call: ApiCall) -> QueuesView:
     names = [name for name in await call.hw.queues() if call.grant.allows(Scope.READ, name)]
     page, following = call.query.of(names)
     found = await call.hw.store.run(some_queues(page))
-    return QueuesView(queues=[QueueView.of(queue) for queue in found], next=following)
-
-
-async def get_queue(call: ApiCall) -> msgspec.Struct:
-    """Show the state of a queue: how many messages are in which state, and for how long."""
-    stats = await call.hw.queue(call.name).stats()
-    if not stats.exists:
-        raise UnknownQueue(call.name)
-    return QueueView.of(stats)
+    return QueuesView(queues=[QueueStatsView.of(queue) for queue in found], next=following)
 
 
 async def push_messages(call: ApiCall) -> QueuePushedView:
@@ -162,7 +154,7 @@ async def peek_queue(call: ApiCall) -> QueueMessagesView:
 
 def messages_view(call: ApiCall, page: ListedPage[QueueItem]) -> QueueMessagesView:
     """Return the view of messages of the queue that a request names."""
-    messages = [QueueMessageView.of(one) for one in page.items]
+    messages = [QueueItemView.of(one) for one in page.items]
     return QueueMessagesView(queue=call.name, messages=messages, next=page.next)
 
 
@@ -171,7 +163,6 @@ _ONE: Final = "/v1/queues/{queue}"
 
 QUEUE_ROUTES: Final = (
     Route("GET", "/v1/queues", list_queues, Scope.READ, query=ListQuery, answer=QueuesView),
-    Route("GET", _ONE, get_queue, Scope.READ, answer=QueueView),
     Route(
         "POST",
         f"{_ONE}/messages",
@@ -198,5 +189,5 @@ QUEUE_ROUTES: Final = (
         body=PopBody,
         answer=PoppedView,
     ),
-    *routes_of(QUEUE, get_queue),
+    *routes_of(QUEUE),
 )

@@ -8,19 +8,22 @@ that was there. So its command needs a word: ``OFF`` stands for nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 
 from headwater.doors.catalogue import Declared, Kind, Parameter
-from headwater.kernel.declaring import Scope, Spelling
+from headwater.doors.replies import asked
+from headwater.kernel.declaring import Scope, Spelling, facts_of
 from headwater.serve.resp.arguments import Arguments, int_of, scores_of, span_of, start_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
 from headwater.serve.resp.door import RespSession
 from headwater.serve.resp.replies import OK, syntax_error
 
 DOOR: Final = "RESP"
+_facts_of = cache(facts_of)
 _SPELLED: Final = {
     Spelling.OFFSETS: "offset|start-end",
     Spelling.OFFSETS_BY_PARTITION: "partition:offset|partition:start-end",
@@ -35,12 +38,28 @@ _PLAIN: Final = frozenset((int, float, str, bytes, type(None)))
 Look = Callable[[RespSession, Words], Awaitable[Any]]
 
 
-def commands_of(kind: Kind, look: Look) -> list[RespCommand]:
-    """Return the commands of the operations of a kind; ``look`` shows an object to the audit."""
-    return [_command(one, look) for one in kind.operations(asyncio=True) if one.is_in(DOOR)]
+def commands_of(kind: Kind, look: Look | None = None) -> list[RespCommand]:
+    """Return the commands of the operations of a kind.
+
+    ``look`` shows an object to the audit, unless the kind has an operation for that.
+    """
+    operations = [one for one in kind.operations(asyncio=True) if one.is_in(DOOR)]
+    return [_command(one, look or look_of(kind)) for one in operations]
 
 
-def _command(operation: Declared, look: Look) -> RespCommand:
+def look_of(kind: Kind) -> Look:
+    """Return what shows the state of an object."""
+    state = next(one for one in kind.operations(asyncio=True) if one.verb == kind.state)
+    show, length = _command(state, None).handler, 1 + len(kind.keys)
+
+    def look(session: RespSession, words: Words) -> Awaitable[Any]:
+        # The name of the command, and the address.
+        return show(session, words[:length])
+
+    return look
+
+
+def _command(operation: Declared, look: Look | None) -> RespCommand:
     kind, keys = operation.kind, operation.kind.keys
     name = operation.row.resp or kind.letters + operation.verb.replace("_", "").upper()
     rest = [one for one in operation.taken_by(DOOR) if _takes_rest(one)]
@@ -53,11 +72,12 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         f"[{_spelled(one)} ...]" if one.optional else f"{_spelled(one)} [{_spelled(one)} ...]"
         for one in rest
     ]
-    spelled = sum(len(_spelled(one).split()) for one in rest if not one.optional)
+    spelled = sum(len(_spelled(one).split()) for one in rest if one.required)
     least = 1 + len(keys) + len(needed) + spelled + replaces
 
-    # What is checked may be created anew, and what is changed by somebody is opened for them.
-    shared = kind.check is None and not kind.collection
+    # What is checked may be created anew, what is changed by somebody is opened for them, and what
+    # has wishes is opened as it is wished for.
+    shared = kind.check is None and not kind.collection and not kind.wishes
 
     async def run(session: RespSession, words: Words) -> Any:
         arguments = Arguments(words)
@@ -70,7 +90,7 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         for one in rest:
             if arguments:
                 given[one.called] = _values(one, arguments.rest(), name)
-            elif not one.optional:
+            elif one.required:
                 raise wrong_arity(name)
         arguments.end()
         client = session.door.client
@@ -79,16 +99,16 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         if shared:
             target = session.door.opened(kind, *names)
         else:
-            more = {"by": session.grant.holder} if kind.collection and session.grant else {}
+            more = operation.wishes(given)
+            if kind.collection and session.grant:
+                more["by"] = session.grant.holder
             target = kind.open(client, *names, **more)
-        if operation.row.known and await getattr(target, kind.state)() is None:
-            raise kind.unknown(*names)
-        value = await operation.call(target, given)
+        value = await asked(operation, target, names, given)
         if operation.returns is None:
             return 1 if operation.row.result else OK
         return spelled_reply(value)
 
-    run.__name__, run.__doc__ = name.lower(), operation.summary
+    run.__name__, run.__doc__ = name.lower(), operation.server_summary
     return RespCommand(
         name,
         -least if options or rest else least,
@@ -96,7 +116,7 @@ def _command(operation: Declared, look: Look) -> RespCommand:
         -1,
         kind.command.split()[-1],
         " ".join(syntax),
-        operation.summary,
+        operation.server_summary,
         run,
         look=look if operation.row.scope is Scope.ADMIN else None,
     )
@@ -187,22 +207,35 @@ def _in_partition(word: bytes) -> tuple[int, bytes]:
 
 
 def spelled_reply(value: Any) -> Any:
-    """Return what an operation returned as a reply: flags as 1 and 0, records as maps."""
+    """Return what an operation returned as a reply: flags as 1 and 0, records as maps.
+
+    In a list, records that are tuples are lists, and the parts of plain pairs follow each other.
+    """
     if type(value) in _PLAIN:
         return value
     if isinstance(value, bool):
         return int(value)
+    if isinstance(value, list) and value and type(value[0]) is tuple:
+        return [part for pair in value for part in pair]
     if isinstance(value, list | tuple):
         return [spelled_reply(item) for item in value]
+    if isinstance(value, Mapping) and all(type(name) is str for name in value):
+        return {name: spelled_reply(item) for name, item in value.items()}
     if isinstance(value, Mapping):
         return [
             [name, *item] if isinstance(item, tuple) else [name, spelled_reply(item)]
             for name, item in sorted(value.items())
         ]
-    if isinstance(value, msgspec.Struct):
-        names: Iterable[str] = value.__struct_fields__
-    elif is_dataclass(value):
-        names = [field.name for field in fields(value)]
-    else:
+    if not (isinstance(value, msgspec.Struct) or is_dataclass(value)):
         return value
-    return {name.replace("_", "-"): spelled_reply(getattr(value, name)) for name in names}
+    names: Iterable[str] = _facts_of(type(value))  # type: ignore[arg-type]  # a class
+    return {name.replace("_", "-"): _within(getattr(value, name)) for name in names}
+
+
+def _within(value: Any) -> Any:
+    """Return a part of a record: there a record that is a tuple is a map, too."""
+    if hasattr(value, "_asdict"):
+        return {name.replace("_", "-"): _within(item) for name, item in value._asdict().items()}
+    if isinstance(value, list | tuple):
+        return [_within(item) for item in value]
+    return spelled_reply(value)

@@ -7,72 +7,19 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from headwater.doors.catalogue import CHANNEL, ICK, TIMED_JOB
-from headwater.errors import UnknownIck
-from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
-from headwater.ick.keys import Member
+from headwater.ick.aio_ick import AsyncIckChannel
 from headwater.ick.types import Batch, Reserved
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.serve.listing import timeline_part
-from headwater.serve.resp.arguments import Arguments, float_of, int_of, text_of
+from headwater.serve.resp.arguments import Arguments, float_of, int_of
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
-from headwater.serve.resp.derived import commands_of, spelled_reply
+from headwater.serve.resp.derived import commands_of
 from headwater.serve.resp.door import RespSession
 from headwater.serve.resp.replies import CommandRefused, syntax_error
-from headwater.timed import operating
 from headwater.timeline.records import Tuple
 
-# ── Ick commands ──────────────────────────────────────────────────────────────────────────────────
-
-
-# ── Icks ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _ick(session: RespSession, arguments: Arguments) -> AsyncIck:
-    return session.door.client.ick(arguments.text())
-
-
-async def ickreserve(session: RespSession, words: Words) -> list[Any]:
-    """ICKRESERVE: fill the consumer set and return it."""
-    arguments = Arguments(words)
-    ick, count = _ick(session, arguments), arguments.number()
-    backwash = arguments.take_option("BACKWASH") is not None
-    arguments.end()
-    return _flat(await ick.reserve(count, backwash, max_bytes=LIST_BYTES))
-
-
-async def ickexchange(session: RespSession, words: Words) -> list[Any]:
-    """ICKEXCHANGE: commit members, then reserve."""
-    arguments = Arguments(words)
-    ick, count = _ick(session, arguments), arguments.number()
-    backwash = arguments.take_option("BACKWASH") is not None
-    return _flat(
-        await ick.exchange(count, *arguments.rest(), backwash=backwash, max_bytes=LIST_BYTES)
-    )
-
-
-def ickstats(session: RespSession, words: Words) -> Awaitable[dict[str, Any] | None]:
-    """ICKSTATS: return how large the sets are, or null."""
-    return _ick(session, Arguments(words)).stats()
-
-
-def _flat(pairs: list[tuple[Member, float]]) -> list[Any]:
-    return [part for pair in pairs for part in pair]
-
-
-_I = "ick"
-ICK_COMMANDS: Final = (
-    *commands_of(ICK, ickstats),
-    RespCommand("ICKRESERVE", -3, Scope.WRITE, -1, _I, "key count [BACKWASH]",
-                "Fills the consumer set up to a count, and returns it, no more once it has 4 MiB: "
-                "member, score, ...",
-                ickreserve),
-    RespCommand("ICKEXCHANGE", -3, Scope.WRITE, -1, _I, "key count [BACKWASH] [member ...]",
-                "Commits members, then reserves, in one step.", ickexchange),
-    RespCommand("ICKSTATS", 2, Scope.READ, -1, _I, "key",
-                "Returns how large the sets are, and between which scores; null without any.",
-                ickstats),
-)  # fmt: skip
+ICK_COMMANDS: Final = commands_of(ICK)
 
 
 # ── Channels ──────────────────────────────────────────────────────────────────────────────────────
@@ -149,41 +96,10 @@ def chrenew(session: RespSession, words: Words) -> Awaitable[int]:
     return channel.renew(batch, ack_ms=retry_ms)
 
 
-async def chstats(session: RespSession, words: Words) -> dict[str, Any] | None:
-    """CHSTATS: return how a channel stands, or null."""
-    found = await session.door.client.ick_channel(text_of(words[1])).stats()
-    if found is None:
-        return None
-    totals = ("ready", "later", "reserved", "waited_ms", "added", "entered")
-    return {
-        "name": found.name,
-        **{name.replace("_", "-"): getattr(found, name) for name in totals},
-        "shards": [_shard(one) for one in found.shards],
-        "left-behind": [_shard(one) for one in found.left_behind],
-    }
-
-
-def _shard(stats: Any) -> dict[str, Any]:
-    facts = stats._asdict()
-    lease = facts.pop("lease")
-    shown = {name.replace("_", "-"): value for name, value in facts.items()}
-    if lease is not None:
-        shown |= {"consumer": lease.consumer, "token": lease.token, "left-ms": lease.left_ms}
-    return shown
-
-
-async def chshards(session: RespSession, words: Words) -> dict[str, Any]:
-    """CHSHARDS: change how many shards a channel has."""
-    channel = session.door.client.ick_channel(text_of(words[1]))
-    if await channel.stats() is None:
-        raise UnknownIck(channel.name)
-    return (await channel.reshard(int_of(words[2])))._asdict()
-
-
 _C = "channel"
 _MEMBERS = "receipt member [receipt member ...]"
 CHANNEL_COMMANDS: Final = (
-    *commands_of(CHANNEL, chstats),
+    *commands_of(CHANNEL),
     RespCommand("CHRESERVE", -4, Scope.WRITE, -1, _C,
                 "key consumer count [RETRY retry-ms] [SHARDS n]",
                 "Leases a shard that has something, and takes members of it, no more once they "
@@ -197,24 +113,14 @@ CHANNEL_COMMANDS: Final = (
     RespCommand("CHRENEW", -3, Scope.WRITE, -1, _C, "key lease [RETRY retry-ms]",
                 "Renews a lease, for as long as it was given or for another time; returns until "
                 "when.", chrenew),
-    RespCommand("CHSTATS", 2, Scope.READ, -1, _C, "key",
-                "Returns the state of a channel and its shards; null without one.", chstats),
-    RespCommand("CHSHARDS", 3, Scope.ADMIN, -1, _C, "key n",
-                "Changes how many shards a channel has, while it is in use.", chshards,
-                look=chstats),
 )  # fmt: skip
 
 
 # ── Timed commands ────────────────────────────────────────────────────────────────────────────────
-# Commands of timed jobs; a change is made under the name of the token's holder.
+# A change is made under the name of the token's holder.
 
 
-async def _look(session: RespSession, words: Words) -> Any:
-    job = operating.info(text_of(words[1]))
-    return spelled_reply(await session.door.client.store.run(job))
-
-
-TIMED_COMMANDS: Final = commands_of(TIMED_JOB, _look)
+TIMED_COMMANDS: Final = commands_of(TIMED_JOB)
 
 
 # ── Timeline commands ─────────────────────────────────────────────────────────────────────────────

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from headwater.doors.catalogue import QUEUE
-from headwater.errors import UnknownQueue
 from headwater.kernel.declaring import Scope
 from headwater.kernel.headers import LIST_BYTES
 from headwater.queue.types import Delivery, State
 from headwater.serve.listing import messages_in_queue
-from headwater.serve.resp.arguments import Arguments, text_of
+from headwater.serve.resp.arguments import Arguments
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
-from headwater.serve.resp.derived import commands_of, spelled_reply
+from headwater.serve.resp.derived import commands_of
 from headwater.serve.resp.door import RespSession
 from headwater.serve.resp.replies import CommandRefused, syntax_error
 
@@ -111,14 +110,6 @@ async def qpeek(session: RespSession, words: Words) -> list[Any]:
     return [found.next, *rows] if with_next else rows
 
 
-async def qstats(session: RespSession, words: Words) -> dict[str, Any]:
-    """QSTATS: return how a queue stands."""
-    found = await session.door.queue(text_of(words[1])).stats()
-    if not (found.exists or found.waiting):
-        raise UnknownQueue(found.name)
-    return cast("dict[str, Any]", spelled_reply(found))
-
-
 _Q = "queue"
 QUEUE_COMMANDS: Final = (
     RespCommand("QPUSH", -3, Scope.WRITE, -1, _Q,
@@ -136,6 +127,5 @@ QUEUE_COMMANDS: Final = (
                 "more once they have 4 MiB: [[id, value, attempt, priority, due-ms, place], ...]. "
                 "WITHNEXT has the place before them from which the next list goes on, or null.",
                 qpeek),
-    RespCommand("QSTATS", 2, Scope.READ, -1, _Q, "key", "Returns the state of a queue.", qstats),
-    *commands_of(QUEUE, qstats),
+    *commands_of(QUEUE),
 )  # fmt: skip
