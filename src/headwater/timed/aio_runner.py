@@ -1,6 +1,17 @@
-"""Runners of timed jobs for asyncio: the same promises, with tasks in the place of threads.
+"""Runners of timed jobs: each due run happens once among all of them, in tasks of one of them.
 
-Written twice because runs are threads or tasks, which end in other ways.
+    runner = TimedRunner(hw)
+
+    @runner.cron("0 3 * * *", tz="Europe/Berlin", missed="once")
+    def tidy() -> None: ...
+
+    runner.run()
+
+The time is that of the store. A test gives a clock of its own, ``TimedRunner(hw, clock=now_ms)``,
+any function that returns milliseconds since 1970, and calls ``run_due``, which runs what is due
+by then and returns.
+
+How runs begin and end is written for tasks and for threads, which end in other ways.
 """
 
 from __future__ import annotations
@@ -8,14 +19,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.errors import HandlerTimeout, StoreError
 from headwater.kernel.failures import Outage, store_may_recover
-from headwater.kernel.handlers import check_async, not_awaitable
 from headwater.kernel.instrument import observe
 from headwater.kernel.stopping import AsyncStopSignal
-from headwater.store.presence import ReportedPart, reporting_async
+from headwater.store.presence import ReportedPart
 from headwater.timed.engine import (
     FinishedRun,
     NowMs,
@@ -29,14 +39,34 @@ from headwater.timed.engine import (
 )
 from headwater.timed.jobs import JobTable, TimedJob
 
+ASYNC: Final = True  # the twin has what is under else
+
+if ASYNC:
+    from headwater.kernel.handlers import check_async, not_awaitable
+    from headwater.store.presence import reporting_async as reporting
+else:
+    import threading
+    from queue import Empty, SimpleQueue
+
+    from headwater.kernel.handlers import check_done, check_sync
+    from headwater.store.presence import reporting
+
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
 
 
 class AsyncTimedRunner(JobTable):
-    """Runs timed jobs in tasks; TimedRunner says what each option means.
+    """Runs timed jobs in tasks; start any number of runners, anywhere.
 
-    After ``timeout`` a handler is cancelled.
+    ``concurrency`` runs are in progress at once in this runner. Each job has a ``name``, that of
+    its function unless it is given, by which all runners know it. Options of a job:
+
+    ``missed`` says what happens to what was due while no runner lived: "skip", "once", which makes
+    up for all of it by one run, or "all". ``overlap`` says what happens to a run that is due while
+    the one before it is still running, in whatever runner: "skip", "queue", or "allow" it. A run
+    that failed, or whose runner died, is retried until it was begun ``max_attempts`` times. After
+    ``timeout`` an attempt fails: an async handler is cancelled; a thread cannot be stopped, and is
+    left behind. With ``jitter`` each run starts up to this much later.
     """
 
     def __init__(
@@ -47,24 +77,44 @@ class AsyncTimedRunner(JobTable):
         self._concurrency = check_concurrency(concurrency)
         self._clock = clock
         self._stop = AsyncStopSignal()
-        self._running: dict[asyncio.Task[FinishedRun], TakenRun] = {}
+        if ASYNC:
+            self._running: dict[TakenRun, asyncio.Task[FinishedRun]] = {}
+        else:
+            # What ended, by the thread that ran it; None wakes the loop.
+            self._ended: SimpleQueue[FinishedRun | None] = SimpleQueue()
+            self._running: dict[TakenRun, float] = {}
         self._unsettled: list[FinishedRun] = []
         self._engine: TimedEngine | None = None
         self.counts = RunCounts()
 
     def add(self, job: TimedJob) -> None:
-        """Add a job; raises InvalidInput when there is one of its name, or when it is not async."""
-        check_async(job.handler)
+        """Add a job; raises InvalidInput for a second one of its name, and for the other kind.
+
+        Jobs of asyncio are async, and others are not.
+        """
+        if ASYNC:
+            check_async(job.handler)
+        else:
+            check_sync(job.handler)
         super().add(job)
 
     async def run(self) -> None:
         """Run jobs until ``stop``; when the store is down, retry until it is back.
 
         When it is asked to stop, nothing more is begun; when it returns, running jobs have ended.
-        When it is cancelled, its handlers are, and their runs are returned untried.
+        When a task that runs it is cancelled, its handlers are, and their runs are returned
+        untried.
         """
-        async with reporting_async(self._store, self._report):
-            await self._run()
+        async with reporting(self._store, self._report):
+            if ASYNC:
+                try:
+                    await self._run()
+                finally:
+                    await self._give_back()
+            else:
+                self._run()
+                if self._engine is not None:
+                    self._store.run(self._engine.leave())
 
     def _report(self) -> ReportedPart:
         counts, held = self.counts, len(self._running)
@@ -75,34 +125,40 @@ class AsyncTimedRunner(JobTable):
 
     async def _run(self) -> None:
         outage = Outage("the runner of timed jobs", log)
-        try:
-            while not self._stop.is_set() or self._running or self._unsettled:
-                try:
-                    await self._turn()
-                    outage.over()
-                except StoreError as error:
-                    if not store_may_recover(error):
-                        raise
-                    await self._wait(outage.meet(error))
-        finally:
-            await self._give_back()
+        while not self._stop.is_set() or self._running or self._unsettled:
+            try:
+                await self._turn()
+                outage.over()
+            except StoreError as error:
+                if not store_may_recover(error):
+                    raise
+                await self._wait(outage.meet(error))
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._stop.set()
+        if not ASYNC:
+            self._ended.put(None)
 
     def give_back(self) -> int:
-        """Cancel runs in progress here, so that ``run`` returns them and ends; returns how many.
+        """Return the runs in progress here before the process ends; returns how many.
 
-        To be called in the event loop. Another runner begins them again at once.
+        Another runner begins them again at once. An async handler is cancelled, so that ``run``
+        ends: call this in the event loop.
         """
         self.stop()
-        for task in self._running:
-            task.cancel()
-        return len(self._running)
+        if ASYNC:
+            for task in self._running.values():
+                task.cancel()
+            given = len(self._running)
+        else:
+            running, given = list(self._running), 0
+            if self._engine is not None:
+                given = self._store.run(self._engine.give_back(running))
+        return given
 
     async def run_due(self) -> list[FinishedRun]:
-        """Run what is due now, one after the other, and return how each attempt ended.
+        """Run what is due now, here and one after the other, and return how each attempt ended.
 
         It returns when nothing is left that is due by then, or that could begin.
         """
@@ -133,56 +189,9 @@ class AsyncTimedRunner(JobTable):
             await self._store.run(engine.keep_in_touch())
         else:
             for taken in await self._store.run(engine.turn(free)):
-                self._running[asyncio.create_task(self._do(taken))] = taken
+                self._start(taken)
                 free -= 1
         await self._wait(engine.wait_ms(free) / 1000)
-
-    async def _wait(self, seconds: float) -> None:
-        """Wait for something to end, or for the request to stop, for that long; take what ended."""
-        stop = asyncio.create_task(self._stop.wait(seconds))
-        try:
-            waiting = {*self._running, *([] if self._stop.is_set() else [stop])}
-            if waiting:
-                await asyncio.wait(waiting, timeout=seconds, return_when="FIRST_COMPLETED")
-        finally:
-            stop.cancel()
-        for task in [task for task in self._running if task.done()]:
-            del self._running[task]
-            self._unsettled.append(task.result())
-
-    async def _do(self, taken: TakenRun) -> FinishedRun:
-        observation, began = observe("timed.run", taken.job.name), time.monotonic()
-        failure: BaseException | None = None
-        timeout_ms = taken.job.timeout_ms
-        try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000) as limit:
-                result = taken.job.call(taken.told)
-                if not inspect.isawaitable(result):
-                    raise not_awaitable(result)
-                await result
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                return FinishedRun(taken, begun=False)
-            failure = error
-        except BaseException as error:  # noqa: BLE001  whatever it was, the run is not done
-            failure = error
-            if timeout_ms is not None and limit.expired() and isinstance(error, TimeoutError):
-                failure = HandlerTimeout(timeout_ms)
-        if observation is not None:
-            observation.end("ok" if failure is None else "failed", failure)
-        return FinishedRun(taken, int((time.monotonic() - began) * 1000), failure)
-
-    async def _give_back(self) -> None:
-        """Cancel what still runs, and return it; there is nothing left after an end in order."""
-        for task in self._running:
-            task.cancel()
-        ended = await asyncio.gather(*self._running)
-        self._running.clear()
-        if self._engine is not None:
-            if ended or self._unsettled:
-                await self._note([*self._unsettled, *ended])
-            await self._store.run(self._engine.leave())
 
     async def _note(self, finished: list[FinishedRun]) -> None:
         assert self._engine is not None, "nothing runs before it has begun"
@@ -190,3 +199,105 @@ class AsyncTimedRunner(JobTable):
         for each in finished:
             self.counts.add(each)
             log_end(each, taken_over=each in stolen)
+
+    if ASYNC:
+
+        def _start(self, taken: TakenRun) -> None:
+            self._running[taken] = asyncio.create_task(self._do(taken))
+
+        async def _wait(self, seconds: float) -> None:
+            """Wait for something to end, or for the request to stop; take what has ended."""
+            stop = asyncio.create_task(self._stop.wait(seconds))
+            try:
+                waiting = {*self._running.values(), *([] if self._stop.is_set() else [stop])}
+                if waiting:
+                    await asyncio.wait(waiting, timeout=seconds, return_when="FIRST_COMPLETED")
+            finally:
+                stop.cancel()
+            for taken, task in list(self._running.items()):
+                if task.done():
+                    del self._running[taken]
+                    self._unsettled.append(task.result())
+
+        async def _do(self, taken: TakenRun) -> FinishedRun:
+            observation, began = observe("timed.run", taken.job.name), time.monotonic()
+            failure: BaseException | None = None
+            timeout_ms = taken.job.timeout_ms
+            try:
+                async with asyncio.timeout(
+                    None if timeout_ms is None else timeout_ms / 1000
+                ) as limit:
+                    result = taken.job.call(taken.told)
+                    if not inspect.isawaitable(result):
+                        raise not_awaitable(result)
+                    await result
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    return FinishedRun(taken, begun=False)
+                failure = error
+            except BaseException as error:  # noqa: BLE001  whatever it was, the run is not done
+                failure = error
+                if timeout_ms is not None and limit.expired() and isinstance(error, TimeoutError):
+                    failure = HandlerTimeout(timeout_ms)
+            if observation is not None:
+                observation.end("ok" if failure is None else "failed", failure)
+            return FinishedRun(taken, int((time.monotonic() - began) * 1000), failure)
+
+        async def _give_back(self) -> None:
+            """Cancel what still runs, and return it: nothing, after an end in order."""
+            for task in self._running.values():
+                task.cancel()
+            ended = await asyncio.gather(*self._running.values())
+            self._running.clear()
+            if self._engine is not None:
+                if ended or self._unsettled:
+                    await self._note([*self._unsettled, *ended])
+                await self._store.run(self._engine.leave())
+
+    else:
+
+        def _start(self, taken: TakenRun) -> None:
+            self._running[taken] = time.monotonic()
+            thread = threading.Thread(
+                target=lambda: self._ended.put(self._do(taken)),
+                name=f"headwater-timed-{taken.job.name}",
+                daemon=True,
+            )
+            thread.start()
+
+        def _wait(self, seconds: float) -> None:
+            """Wait for something to end; take what has ended, or took too long."""
+            ends = [
+                began + taken.job.timeout_ms / 1000
+                for taken, began in self._running.items()
+                if taken.job.timeout_ms is not None
+            ]
+            seconds = max(min([seconds, *(end - time.monotonic() for end in ends)]), 0)
+            try:
+                ended = self._ended.get(timeout=seconds) if seconds else self._ended.get_nowait()
+                while True:
+                    # One that took too long was given up before.
+                    if ended is not None and self._running.pop(ended.taken, None) is not None:
+                        self._unsettled.append(ended)
+                    ended = self._ended.get_nowait()
+            except Empty:
+                pass
+            now = time.monotonic()
+            for taken, began in list(self._running.items()):
+                timeout_ms = taken.job.timeout_ms
+                if timeout_ms is not None and now - began >= timeout_ms / 1000:
+                    del self._running[taken]
+                    error = HandlerTimeout(timeout_ms)
+                    self._unsettled.append(FinishedRun(taken, int((now - began) * 1000), error))
+
+        def _do(self, taken: TakenRun) -> FinishedRun:
+            observation, began = observe("timed.run", taken.job.name), time.monotonic()
+            failure: BaseException | None = None
+            try:
+                check_done(taken.job.call(taken.told))
+            except BaseException as error:  # noqa: BLE001  whatever it was, the run is not done
+                failure = error
+            if observation is not None:
+                observation.end("ok" if failure is None else "failed", failure)
+            return FinishedRun(taken, int((time.monotonic() - began) * 1000), failure)

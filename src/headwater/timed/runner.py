@@ -1,4 +1,5 @@
-"""Runners of timed jobs: each due run happens once among all of them, in a thread of one.
+# Generated from aio_runner.py by `make derived`, which renews it: change that file.
+"""Runners of timed jobs: each due run happens once among all of them, in threads of one of them.
 
     runner = TimedRunner(hw)
 
@@ -11,7 +12,7 @@ The time is that of the store. A test gives a clock of its own, ``TimedRunner(hw
 any function that returns milliseconds since 1970, and calls ``run_due``, which runs what is due
 by then and returns.
 
-Written twice because runs are threads or tasks, which end in other ways.
+How runs begin and end is written for tasks and for threads, which end in other ways.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class TimedRunner(JobTable):
     up for all of it by one run, or "all". ``overlap`` says what happens to a run that is due while
     the one before it is still running, in whatever runner: "skip", "queue", or "allow" it. A run
     that failed, or whose runner died, is retried until it was begun ``max_attempts`` times. After
-    ``timeout`` an attempt fails; its thread cannot be stopped, and is left behind. With ``jitter``
-    each run starts up to this much later.
+    ``timeout`` an attempt fails: an async handler is cancelled; a thread cannot be stopped, and is
+    left behind. With ``jitter`` each run starts up to this much later.
     """
 
     def __init__(self, hw: Headwater, *, concurrency: int = 8, clock: NowMs | None = None) -> None:
@@ -72,7 +73,10 @@ class TimedRunner(JobTable):
         self.counts = RunCounts()
 
     def add(self, job: TimedJob) -> None:
-        """Add a job; raises InvalidInput when there is one of its name, or when it is async."""
+        """Add a job; raises InvalidInput for a second one of its name, and for the other kind.
+
+        Jobs of asyncio are async, and others are not.
+        """
         check_sync(job.handler)
         super().add(job)
 
@@ -80,9 +84,13 @@ class TimedRunner(JobTable):
         """Run jobs until ``stop``; when the store is down, retry until it is back.
 
         When it is asked to stop, nothing more is begun; when it returns, running jobs have ended.
+        When a task that runs it is cancelled, its handlers are, and their runs are returned
+        untried.
         """
         with reporting(self._store, self._report):
             self._run()
+            if self._engine is not None:
+                self._store.run(self._engine.leave())
 
     def _report(self) -> ReportedPart:
         counts, held = self.counts, len(self._running)
@@ -101,8 +109,6 @@ class TimedRunner(JobTable):
                 if not store_may_recover(error):
                     raise
                 self._wait(outage.meet(error))
-        if self._engine is not None:
-            self._store.run(self._engine.leave())
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
@@ -110,13 +116,16 @@ class TimedRunner(JobTable):
         self._ended.put(None)
 
     def give_back(self) -> int:
-        """Return the runs that are in progress here, as the process ends; returns how many.
+        """Return the runs in progress here before the process ends; returns how many.
 
-        Another runner begins them again at once.
+        Another runner begins them again at once. An async handler is cancelled, so that ``run``
+        ends: call this in the event loop.
         """
         self.stop()
-        engine = self._engine
-        return 0 if engine is None else self._store.run(engine.give_back(list(self._running)))
+        running, given = list(self._running), 0
+        if self._engine is not None:
+            given = self._store.run(self._engine.give_back(running))
+        return given
 
     def run_due(self) -> list[FinishedRun]:
         """Run what is due now, here and one after the other, and return how each attempt ended.
@@ -152,16 +161,32 @@ class TimedRunner(JobTable):
             for taken in self._store.run(engine.turn(free)):
                 self._start(taken)
                 free -= 1
-        self._wait(self._wait_s(engine, free))
+        self._wait(engine.wait_ms(free) / 1000)
 
-    def _wait_s(self, engine: TimedEngine, free: int) -> float:
-        wait_s = engine.wait_ms(free) / 1000
-        ends = [began + taken.job.timeout_ms / 1000 for taken, began in self._running.items()
-                if taken.job.timeout_ms is not None]  # fmt: skip
-        return max(min([wait_s, *(end - time.monotonic() for end in ends)]), 0)
+    def _note(self, finished: list[FinishedRun]) -> None:
+        assert self._engine is not None, "nothing runs before it has begun"
+        stolen = self._store.run(self._engine.settle(finished))
+        for each in finished:
+            self.counts.add(each)
+            log_end(each, taken_over=each in stolen)
+
+    def _start(self, taken: TakenRun) -> None:
+        self._running[taken] = time.monotonic()
+        thread = threading.Thread(
+            target=lambda: self._ended.put(self._do(taken)),
+            name=f"headwater-timed-{taken.job.name}",
+            daemon=True,
+        )
+        thread.start()
 
     def _wait(self, seconds: float) -> None:
-        """Wait for something to end, for that long; then take what has ended or took too long."""
+        """Wait for something to end; take what has ended, or took too long."""
+        ends = [
+            began + taken.job.timeout_ms / 1000
+            for taken, began in self._running.items()
+            if taken.job.timeout_ms is not None
+        ]
+        seconds = max(min([seconds, *(end - time.monotonic() for end in ends)]), 0)
         try:
             ended = self._ended.get(timeout=seconds) if seconds else self._ended.get_nowait()
             while True:
@@ -179,15 +204,6 @@ class TimedRunner(JobTable):
                 error = HandlerTimeout(timeout_ms)
                 self._unsettled.append(FinishedRun(taken, int((now - began) * 1000), error))
 
-    def _start(self, taken: TakenRun) -> None:
-        self._running[taken] = time.monotonic()
-        thread = threading.Thread(
-            target=lambda: self._ended.put(self._do(taken)),
-            name=f"headwater-timed-{taken.job.name}",
-            daemon=True,
-        )
-        thread.start()
-
     def _do(self, taken: TakenRun) -> FinishedRun:
         observation, began = observe("timed.run", taken.job.name), time.monotonic()
         failure: BaseException | None = None
@@ -198,10 +214,3 @@ class TimedRunner(JobTable):
         if observation is not None:
             observation.end("ok" if failure is None else "failed", failure)
         return FinishedRun(taken, int((time.monotonic() - began) * 1000), failure)
-
-    def _note(self, finished: list[FinishedRun]) -> None:
-        assert self._engine is not None, "nothing runs before it has begun"
-        stolen = self._store.run(self._engine.settle(finished))
-        for each in finished:
-            self.counts.add(each)
-            log_end(each, taken_over=each in stolen)

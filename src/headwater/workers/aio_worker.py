@@ -17,13 +17,11 @@ from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_topic import AsyncTopicGroup
 from headwater.log.types import Message, TopicMessage
 from headwater.store.aio_store import AsyncStore
-from headwater.workers.aio_crew import AsyncCrew
+from headwater.workers.aio_crew import AsyncCrew, AsyncCrewOwner
 from headwater.workers.attempts import (
     FIRST_BACKOFF_MS,
     LONGEST_BACKOFF_MS,
-    Attempt,
     HandledBatch,
-    HandledCounts,
     Retries,
 )
 from headwater.workers.holding import Prefetch, check_timeout
@@ -40,7 +38,7 @@ AsyncWorkerHandler: TypeAlias = "Callable[[Message[Value]], Awaitable[object]]"
 AsyncTopicHandler: TypeAlias = "Callable[[TopicMessage[Value]], Awaitable[object]]"
 
 
-class AsyncWorker:
+class AsyncWorker(AsyncCrewOwner):
     """Handles the messages of a group, of a stream or a topic, in tasks; run any number of them.
 
     ``concurrency`` handlers run at once. ``ack_ms`` after a worker died, 30 seconds by default, its
@@ -98,41 +96,6 @@ class AsyncWorker:
         source = _Group(group, where, held_ms, expire_ms, retries, limits)
         self.name = source.name
         self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms), tag_order)
-
-    async def run(self) -> None:
-        """Work until ``stop``; when the store is down, retry until it is back.
-
-        When it returns, running handlers have ended, and messages that were not begun are returned.
-        An async worker that is cancelled cancels its handlers, and returns all messages; it raises
-        InvalidInput when the handler turns out not to be async.
-        """
-        await self._crew.run()
-
-    async def run_once(self) -> Attempt | None:
-        """Handle one message that is due, in this task; returns what happened to it, or None.
-
-        None means that nothing is due: what waits for its retry is not. For tests and for programs
-        that have a loop of their own; nothing is extended, and no time limit ends the handler.
-        Raises StoreError when the store is down.
-        """
-        return await self._crew.run_once()
-
-    def stop(self) -> None:
-        """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
-        self._crew.stop()
-
-    @property
-    def counts(self) -> HandledCounts:
-        """How many messages were handled since the worker was made, and how many failed."""
-        return self._crew.counts
-
-    def give_back(self) -> int:
-        """Return all messages in hand before the process ends, although handlers still run.
-
-        Returns how many they were. An async handler is cancelled, so that ``run`` ends: call this
-        in the event loop. A thread cannot be stopped: what its handler does no longer counts.
-        """
-        return self._crew.give_back()
 
 
 class _Group(GroupMessages[AsyncGroup[Any] | AsyncTopicGroup[Any]]):

@@ -1,10 +1,12 @@
-"""A crew of threads: one takes messages, some handle them, one acknowledges what is done.
+# Generated from aio_crew.py by `make derived`, which renews it: change that file.
+"""A crew: it takes messages, handles some of them at once, and acknowledges what is done.
 
 A message is acknowledged after its handler returned. As long as this worker has it, its deadline is
 extended, however long its handler takes, up to a limit if it has one. When the store is down, the
-crew retries until it is back.
+crew retries until it is back. A crew of tasks that is cancelled returns all that it holds.
 
-Written twice because threads and tasks differ: they are stopped and cancelled in other ways.
+How handlers run, and how they end, is written for tasks and for threads: a task is cancelled, and a
+thread cannot be stopped.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from queue import Empty, SimpleQueue
-from typing import Generic, Protocol
+from typing import Any, Generic, Protocol
 
 from headwater.errors import HeadwaterError, StoreError
 from headwater.kernel.failures import Failure, Outage, store_may_recover
@@ -95,19 +97,19 @@ class Crew(Generic[Item]):
         self._handler = handler
         self._prefetch = prefetch
         self._begun = False
+        self._tag_order = tag_order
         self._stop = StopSignal()
+        self._held: dict[Hashable, Item] = {}
+        self.counts = HandledCounts()
+        self._timed = None if timeout_ms is None else TimedHandlers[Item](timeout_ms)
         self._work: SimpleQueue[Item | None] = SimpleQueue()
         self._handled: SimpleQueue[Handled[Item] | None] = SimpleQueue()
-        self._held: dict[Hashable, Item] = {}
         self._changed = threading.Condition()
-        self._tag_order = tag_order
-        self._timed = None if timeout_ms is None else TimedHandlers[Item](timeout_ms)
         # Threads that handle messages, except those whose handler has run too long.
         self._hands: set[threading.Thread] = set()
         self._hired = 0
         self._ending = False
         self._settling = False
-        self.counts = HandledCounts()
 
     def run(self) -> None:
         """Work until ``stop``, and report that; see ``_run``."""
@@ -116,27 +118,6 @@ class Crew(Generic[Item]):
 
     def _standing(self) -> ReportedPart:
         return self.counts.report(self._source.name, len(self._held))
-
-    def _run(self) -> None:
-        """Work until ``stop``: then return what was not begun, and wait for running handlers."""
-        acks = threading.Thread(target=self._settle_until_ended, name="headwater-acks", daemon=True)
-        acks.start()
-        with self._changed:
-            for _ in range(self._prefetch.concurrency):
-                self._hire()
-        try:
-            self._take_until_stopped()
-        finally:
-            self._return_untouched()
-            with self._changed:
-                self._ending = True
-                self._changed.notify_all()
-                for _ in self._hands:
-                    self._work.put(None)
-                while self._hands:
-                    self._changed.wait()
-            self._handled.put(None)
-            acks.join()
 
     def run_once(self) -> Attempt | None:
         """Handle one message that is due, in this thread; None when there is none."""
@@ -157,22 +138,6 @@ class Crew(Generic[Item]):
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._stop.set()
 
-    def give_back(self) -> int:
-        """Return all that is in hand, although handlers still run, for a process that ends now.
-
-        Waits some seconds for the store. Returns how many messages were in hand; what happened to
-        their handlers no longer counts.
-        """
-        self._stop.set()
-        with self._changed:
-            # A take in progress would get again what is returned before it ends.
-            self._changed.wait_for(lambda: self._ending, GIVE_BACK_S)
-            held = list(self._held.values())
-            for item in held:
-                self._handled.put(Handled(item, NOT_BEGUN))
-            self._changed.wait_for(lambda: not (self._held or self._settling), GIVE_BACK_S)
-        return len(held)
-
     def _take_until_stopped(self) -> None:
         outage = Outage(f"the worker of {self._source!r}", self._source.log)
         begun = False
@@ -189,13 +154,11 @@ class Crew(Generic[Item]):
                 self._stop.wait(outage.meet(error))
 
     def _take(self) -> None:
-        with self._changed:
-            room = self._prefetch.room
-            # A few large takes instead of many small ones: wait until half of the room is free.
-            if len(self._held) > room // 2:
-                self._changed.wait(BUSY_LOOK_MS / 1000)
-                return
-            free, look_ms = room - len(self._held), BUSY_LOOK_MS if self._held else LOOK_MS
+        room = self._prefetch.room
+        # A few large takes instead of many small ones: wait until half of the room is free.
+        if self._is_full(room // 2):
+            return
+        free, look_ms = room - len(self._held), BUSY_LOOK_MS if self._held else LOOK_MS
         if self._tag_order is not None:
             self._tag_order.begin_take()
         items = self._source.take(free, look_ms)
@@ -206,9 +169,92 @@ class Crew(Generic[Item]):
             if self._tag_order is not None:
                 items, never = self._tag_order.admit(items)
                 for item in never:
-                    self._handled.put(Handled(item, NOT_BEGUN))
+                    self._report(Handled(item, NOT_BEGUN))
             for item in items:
-                self._work.put(item)
+                self._work.put_nowait(item)
+
+    def _settle(self, handled: list[Handled[Item]]) -> None:
+        # First let go, then settle: what is returned may be redelivered here at once.
+        with self._changed:
+            # What was given back while its handler ran is reported twice; the first report counts.
+            let_go, key_of = self._held.pop, self._source.key_of
+            batch = batch_of([one for one in handled if let_go(key_of(one.item), None) is not None])
+            self._settling = True
+        try:
+            self._source.settle(batch)
+        except HeadwaterError as error:
+            words = "messages could not be acknowledged, and will be redelivered: %s"
+            self._source.log.warning(words, error)
+        if self._tag_order is not None:
+            self._tag_order.settled(handled)
+        with self._changed:
+            self.counts.add(batch)
+            self._prefetch.adapt(len(handled))
+            self._settling = False
+            self._changed.notify_all()
+
+    def _extend(self) -> None:
+        with self._changed:
+            held = list(self._held.values())
+        if held:
+            try:
+                self._source.extend(held)
+            except HeadwaterError as error:
+                words = "messages in hand could not be extended: %s"
+                self._source.log.warning(words, error)
+
+    def _let_on(self, tag_order: TagOrder[Item], item: Item, succeeded: bool) -> None:
+        """Begin what waits behind a message of its tag; when that failed, return it instead."""
+        if not succeeded:
+            for each in tag_order.failed(item):
+                self._report(Handled(each, NOT_BEGUN))
+        elif (follower := tag_order.done(item)) is not None:
+            self._work.put_nowait(follower)
+
+    def _run(self) -> None:
+        """Work until ``stop``: return what was not begun, and wait for running handlers."""
+        acks = threading.Thread(target=self._settle_until_ended, name="headwater-acks", daemon=True)
+        acks.start()
+        with self._changed:
+            for _ in range(self._prefetch.concurrency):
+                self._hire()
+        try:
+            self._take_until_stopped()
+        finally:
+            self._return_untouched()
+            with self._changed:
+                self._ending = True
+                self._changed.notify_all()
+                for _ in self._hands:
+                    self._work.put(None)
+                while self._hands:
+                    self._changed.wait()
+            self._handled.put(None)
+            acks.join()
+
+    def give_back(self) -> int:
+        """Return all that is in hand for a process that ends now, although handlers run.
+
+        Waits some seconds for the store. Returns how many messages were in hand; what happened
+        to their handlers no longer counts.
+        """
+        self._stop.set()
+        with self._changed:
+            # A take in progress would get again what is returned before it ends.
+            self._changed.wait_for(lambda: self._ending, GIVE_BACK_S)
+            held = list(self._held.values())
+            for item in held:
+                self._report(Handled(item, NOT_BEGUN))
+            self._changed.wait_for(lambda: not (self._held or self._settling), GIVE_BACK_S)
+        return len(held)
+
+    def _is_full(self, most: int) -> bool:
+        """Return whether more is held, after a moment in which that may have changed."""
+        with self._changed:
+            if len(self._held) <= most:
+                return False
+            self._changed.wait(BUSY_LOOK_MS / 1000)
+            return True
 
     def _hire(self) -> None:
         """Start a thread that handles messages."""
@@ -262,27 +308,20 @@ class Crew(Generic[Item]):
             else:
                 report(Handled(item, source.failed(item, failure, began)))
 
-    def _let_on(self, tag_order: TagOrder[Item], item: Item, succeeded: bool) -> None:
-        """Begin what waits behind a message of its tag; when that failed, return it instead."""
-        if not succeeded:
-            for each in tag_order.failed(item):
-                self._handled.put(Handled(each, NOT_BEGUN))
-        elif (follower := tag_order.done(item)) is not None:
-            self._work.put(follower)
+    def _report(self, handled: Handled[Item]) -> None:
+        self._handled.put(handled)
 
     def _return_untouched(self) -> None:
         try:
             while True:
                 item = self._work.get_nowait()
                 if item is not None:
-                    self._handled.put(Handled(item, NOT_BEGUN))
+                    self._report(Handled(item, NOT_BEGUN))
         except Empty:
             pass
         if self._tag_order is not None:
             for item in self._tag_order.take_waiting():
-                self._handled.put(Handled(item, NOT_BEGUN))
-
-    # ── Beside the handlers: acknowledge what is done, extend what is still in hand ───────────
+                self._report(Handled(item, NOT_BEGUN))
 
     def _settle_until_ended(self) -> None:
         beat_at = time.monotonic() + self._prefetch.beat_s
@@ -306,7 +345,7 @@ class Crew(Generic[Item]):
         self._source.log.error(words, overdue.thread.name)
         if self._tag_order is not None:
             self._let_on(self._tag_order, overdue.item, succeeded=False)
-        self._handled.put(Handled(overdue.item, failure))
+        self._report(Handled(overdue.item, failure))
         with self._changed:
             self._hands.discard(overdue.thread)
             self.counts.stuck += 1
@@ -326,32 +365,44 @@ class Crew(Generic[Item]):
             return handled, False
         return handled, True
 
-    def _settle(self, handled: list[Handled[Item]]) -> None:
-        # First let go, then settle: what is returned may be redelivered here at once.
-        with self._changed:
-            # What was given back while its handler ran is reported twice; the first report counts.
-            let_go, key_of = self._held.pop, self._source.key_of
-            batch = batch_of([one for one in handled if let_go(key_of(one.item), None) is not None])
-            self._settling = True
-        try:
-            self._source.settle(batch)
-        except HeadwaterError as error:
-            words = "messages could not be acknowledged, and will be redelivered: %s"
-            self._source.log.warning(words, error)
-        if self._tag_order is not None:
-            self._tag_order.settled(handled)
-        with self._changed:
-            self.counts.add(batch)
-            self._settling = False
-            self._prefetch.adapt(len(handled))
-            self._changed.notify_all()
 
-    def _extend(self) -> None:
-        with self._changed:
-            held = list(self._held.values())
-        if held:
-            try:
-                self._source.extend(held)
-            except HeadwaterError as error:
-                words = "messages in hand could not be extended: %s"
-                self._source.log.warning(words, error)
+class CrewOwner:
+    """What workers of a group and of a queue do alike: they leave it to their crew."""
+
+    _crew: Crew[Any]
+
+    def run(self) -> None:
+        """Work until ``stop``; when the store is down, retry until it is back.
+
+        When it is asked to stop, messages that were not begun are returned at once; when it
+        returns, running handlers have ended. An async worker that is cancelled cancels its
+        handlers, and returns all messages; it raises InvalidInput when the handler turns out not to
+        be async.
+        """
+        self._crew.run()
+
+    def run_once(self) -> Attempt | None:
+        """Handle one message that is due, in this thread; returns what happened to it, or None.
+
+        None means that nothing is due: what waits for its retry is not. For tests and for programs
+        that have a loop of their own; nothing is extended, and no time limit ends the handler.
+        Raises StoreError when the store is down.
+        """
+        return self._crew.run_once()
+
+    def stop(self) -> None:
+        """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
+        self._crew.stop()
+
+    @property
+    def counts(self) -> HandledCounts:
+        """How many messages were handled since the worker was made, and how many failed."""
+        return self._crew.counts
+
+    def give_back(self) -> int:
+        """Return all messages in hand before the process ends, although handlers still run.
+
+        Returns how many they were. An async handler is cancelled, so that ``run`` ends: call this
+        in the event loop. A thread cannot be stopped: what its handler does no longer counts.
+        """
+        return self._crew.give_back()

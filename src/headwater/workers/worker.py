@@ -21,12 +21,10 @@ from headwater.store.store import Store
 from headwater.workers.attempts import (
     FIRST_BACKOFF_MS,
     LONGEST_BACKOFF_MS,
-    Attempt,
     HandledBatch,
-    HandledCounts,
     Retries,
 )
-from headwater.workers.crew import Crew
+from headwater.workers.crew import Crew, CrewOwner
 from headwater.workers.holding import Prefetch, check_timeout
 from headwater.workers.sources import (
     GroupMessages,
@@ -41,7 +39,7 @@ WorkerHandler: TypeAlias = "Callable[[Message[Value]], object]"
 TopicHandler: TypeAlias = "Callable[[TopicMessage[Value]], object]"
 
 
-class Worker:
+class Worker(CrewOwner):
     """Handles the messages of a group, of a stream or a topic, in threads; run any number of them.
 
     ``concurrency`` handlers run at once. ``ack_ms`` after a worker died, 30 seconds by default, its
@@ -99,41 +97,6 @@ class Worker:
         source = _Group(group, where, held_ms, expire_ms, retries, limits)
         self.name = source.name
         self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms), tag_order)
-
-    def run(self) -> None:
-        """Work until ``stop``; when the store is down, retry until it is back.
-
-        When it returns, running handlers have ended, and messages that were not begun are returned.
-        An async worker that is cancelled cancels its handlers, and returns all messages; it raises
-        InvalidInput when the handler turns out not to be async.
-        """
-        self._crew.run()
-
-    def run_once(self) -> Attempt | None:
-        """Handle one message that is due, in this thread; returns what happened to it, or None.
-
-        None means that nothing is due: what waits for its retry is not. For tests and for programs
-        that have a loop of their own; nothing is extended, and no time limit ends the handler.
-        Raises StoreError when the store is down.
-        """
-        return self._crew.run_once()
-
-    def stop(self) -> None:
-        """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
-        self._crew.stop()
-
-    @property
-    def counts(self) -> HandledCounts:
-        """How many messages were handled since the worker was made, and how many failed."""
-        return self._crew.counts
-
-    def give_back(self) -> int:
-        """Return all messages in hand before the process ends, although handlers still run.
-
-        Returns how many they were. An async handler is cancelled, so that ``run`` ends: call this
-        in the event loop. A thread cannot be stopped: what its handler does no longer counts.
-        """
-        return self._crew.give_back()
 
 
 class _Group(GroupMessages[Group[Any] | TopicGroup[Any]]):
