@@ -87,13 +87,14 @@ class IckMachine(RuleBasedStateMachine):
             assert facts is None
             return
         assert facts is not None
+        shown: dict[str, object] = {**facts}
         sets = {"pset": self.pset, "cset": self.cset, "total": {**self.pset, **self.cset}}
         for name, members in sets.items():
             every = [*self.pset.values(), *self.cset.values()]
             scores = every if name == "total" else list(members.values())
-            assert facts[f"{name}_size"] == len(scores)
-            assert facts.get(f"{name}_min") == min(scores, default=None)
-            assert facts.get(f"{name}_max") == max(scores, default=None)
+            assert shown[f"{name}_size"] == len(scores)
+            assert shown.get(f"{name}_min") == min(scores, default=None)
+            assert shown.get(f"{name}_max") == max(scores, default=None)
         found = sorted((row.place, row.member, row.score) for row in self.ick.scan())
         assert found == sorted(
             [("pset", m, s) for m, s in self.pset.items()]

@@ -425,7 +425,9 @@ def test_an_ick_without_its_flag_is_found_and_gets_it_back(server: Server, name:
             lambda raw, key: raw.delete(key), ("ick", "flag", "ick.v1", "none")
         )
         assert_found_and_repaired(hw, raw, name, case, name)
-        assert dict(hw.ick(name).stats() or {})["cset_size"] > 0
+        stats = hw.ick(name).stats()
+        assert stats is not None
+        assert stats["cset_size"] > 0
 
 
 def test_icks_are_found_by_their_keys(server: Server, name: str) -> None:
