@@ -1825,7 +1825,7 @@ DECLARED: Final[dict[str, list[Declaration]]] = {
                 Word(
                     called="not_before",
                     option="--not-before",
-                    shape="time",
+                    shape="point in time",
                     help="The time before which they are not delivered.",
                     metavar="UNIX-MS",
                     least=0,

@@ -69,7 +69,7 @@ def _command(operation: Declared, look: Look | None) -> RespCommand:
     syntax = ["key", *keys[1:], *map(_spelled, needed), *(["[OFF]"] if replaces else [])]
     syntax += spelled_options(options)
     syntax += [
-        f"[{_spelled(one)} ...]" if one.optional else f"{_spelled(one)} [{_spelled(one)} ...]"
+        f"[{_spelled(one)} ...]" if not one.required else f"{_spelled(one)} [{_spelled(one)} ...]"
         for one in rest
     ]
     spelled = sum(len(_spelled(one).split()) for one in rest if one.required)
