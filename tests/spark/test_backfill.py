@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +20,7 @@ from headwater.errors import InputChanged, InvalidInput, JobForgotten
 from headwater.log.retention import PRODUCER_MS
 from headwater.spark.jobs import backfill as jobs_backfill
 from headwater.spark.jobs.backfill import Backfilled, backfill
-from tests.support import commands
-from tests.support.servers import until
+from tests.support.spark.killing import kill_at_work
 from tests.support.spark.tables import small_table
 
 Fill: TypeAlias = Callable[..., Backfilled]
@@ -245,16 +241,9 @@ def test_a_killed_command_is_gone_on_with(
     """The driver and the JVM are killed while chunks are on their way."""
     url = small_table(tmp_path, 4000)
     words = ["spark", "backfill", name, "--db", url, "--table", "t", "--tag", "id"]
-    words += ["--stream", name, "--chunk-rows", "1000", "--master", "local[1]", "--json"]
-    program = commands.start(embedded_url, *words, start_new_session=True)
+    words += ["--stream", name, "--chunk-rows", "1000", "--json"]
     stream = hw.stream(name)
-    try:
-        until(lambda: program.poll() is not None or stream.info().length, seconds=200)
-        assert program.poll() is None, program.communicate()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(program.pid, signal.SIGKILL)
-        program.communicate()
+    kill_at_work(embedded_url, *words, when=lambda: stream.info().length)
     done = fill(db=url, table="t", tag="id", chunk_rows=1000)
     assert 0 <= done.before < 4000
     assert [value["id"] for _, value in written(stream)] == list(range(4000))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import signal
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -17,9 +14,9 @@ from headwater import Stream, UnknownStream, UnknownTopic
 from headwater.errors import InvalidInput
 from headwater.spark.jobs import compact as job
 from headwater.spark.jobs.compact import compact
-from tests.support import commands
 from tests.support.entries import entries
 from tests.support.servers import until
+from tests.support.spark.killing import kill_at_work
 from tests.support.spark.plans import plan_of
 
 DAY = 24 * 3600 * 1000
@@ -199,15 +196,8 @@ def test_a_killed_command_is_gone_on_with(
             for stream in twins:
                 stream.append(pa.table({"tag": tags, "value": values, "time": times}))
         ours, theirs = twins
-        words = ["spark", "compact", ours.name, "--markers", "0s", "--master", "local[1]"]
-        program = commands.start(embedded_url, *words, start_new_session=True)
-        try:
-            until(lambda: program.poll() is not None or ours.info().length < 60_000, seconds=200)
-            assert program.poll() is None, program.communicate()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)
-            program.communicate()
+        words = ("spark", "compact", ours.name, "--markers", "0s")
+        kill_at_work(embedded_url, *words, when=lambda: ours.info().length < 60_000)
         theirs.compact(marker_ms=0)
         # What was under way in a task when its driver died may still come to its end.
         until(lambda: not compact(spark, ours.name, url=embedded_url, marker_ms=0).left)

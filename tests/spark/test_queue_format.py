@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,6 +29,18 @@ from tests.support.spark.queries import finish, following
 from tests.support.spark.queues import intakes, look, numbers, popped, save
 from tests.support.spark.tables import small_table
 from tests.support.watch import meanwhile
+
+
+@pytest.fixture(autouse=True)
+def without_intakes(request: pytest.FixtureRequest, name: str) -> Iterator[None]:
+    """Delete the intakes of the queue of a test that has the store ``embedded``."""
+    used = "embedded" in request.fixturenames
+    hw: Headwater | None = request.getfixturevalue("embedded") if used else None
+    yield
+    if hw is not None:
+        for intake in intakes(hw, name):
+            hw.stream(intake).delete()
+
 
 # ── Writing and looking ──────────────────────────────────────────────────────────────────────
 
@@ -132,7 +145,6 @@ def test_a_repeated_write_changes_nothing_and_one_with_other_rows_is_refused(
     assert popped(embedded.queue(name)) == [*range(50), 0, 1, 2]
     (intake,) = intakes(embedded, name)
     assert embedded.stream(intake).info().length == 0
-    embedded.stream(intake).delete()
 
 
 def test_what_is_wrong_is_told_in_one_line_on_the_driver(
@@ -165,8 +177,6 @@ def test_a_backfill_fills_a_queue_once(
     assert popped(embedded.queue(name)) == list(range(20))
     with pytest.raises(InvalidInput, match="a queue has no tags"):
         backfill(spark, f"{name}-2", tag="id", **settings)
-    for intake in intakes(embedded, name):
-        embedded.stream(intake).delete()
 
 
 # After which call of its kind a commit of 300 rows dies, and how many rows are pushed by then when
@@ -237,8 +247,6 @@ def test_a_query_may_die_at_any_step(
     stream.write_many([("", b"%d" % n) for n in range(600, 610)])
     run_query(spark, embedded_url, name, name, tmp_path, FORMATS["queue"])
     assert popped(queue) == list(range(610))
-    for intake in intakes(embedded, name):
-        assert embedded.stream(intake).delete()
 
 
 class Died(Exception):
@@ -280,8 +288,6 @@ def test_a_commit_may_end_between_any_two_calls_and_be_repeated_with_other_attem
         assert queue.stats().pushed == epoch * 40, f"after {calls - 1} calls"
     assert calls > 10
     assert sorted(popped(queue)) == list(range(epoch * 40))
-    for intake in intakes(embedded, name):
-        embedded.stream(intake).delete()
 
 
 @pytest.mark.fault
@@ -289,10 +295,8 @@ def test_what_a_commit_has_left_comes_with_the_next_one(
     embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_intake, "PUSH_ROWS", 7)
-    writers = [
-        BatchWriter(QueueWrite(QueueAddress(embedded_url, name)), ("p", sequence))
-        for sequence in (1, 2)
-    ]
+    write = QueueWrite(QueueAddress(embedded_url, name))
+    writers = [BatchWriter(write, ("p", sequence)) for sequence in (1, 2)]
     first = [writers[0].write(iter(batches(range(40), 1)))]
     push_many, left = headwater.Queue.push_many, iter(range(3))
 
@@ -311,7 +315,6 @@ def test_what_a_commit_has_left_comes_with_the_next_one(
     embedded.stream(intake).delete()
     writers[1].commit([writers[1].write(iter(batches(range(5), 1)))])
     assert popped(embedded.queue(name)) == list(range(5))
-    embedded.stream(intake).delete()
 
 
 @pytest.mark.fault
@@ -319,10 +322,8 @@ def test_a_driver_that_is_not_as_dead_as_was_thought_pushes_nothing_twice(
     embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_intake, "PUSH_ROWS", 7)
-    writers = [
-        BatchWriter(QueueWrite(QueueAddress(embedded_url, name)), ("p", sequence))
-        for sequence in (1, 2)
-    ]
+    write = QueueWrite(QueueAddress(embedded_url, name))
+    writers = [BatchWriter(write, ("p", sequence)) for sequence in (1, 2)]
     first, second = (
         [writer.write(iter(batches(rows, 1)))]
         for writer, rows in zip(writers, (range(40), range(40, 50)), strict=True)
@@ -344,8 +345,6 @@ def test_a_driver_that_is_not_as_dead_as_was_thought_pushes_nothing_twice(
     writers[1].commit([*second])
     assert len(calls) == 10
     assert popped(embedded.queue(name)) == list(range(50))
-    for intake in intakes(embedded, name):
-        embedded.stream(intake).delete()
 
 
 @pytest.mark.fault

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,8 @@ from headwater.timeline.records import State
 from headwater.timeline.walker import MAX_RATE
 from tests.support import commands
 from tests.support.farms import Replica, replicas
-from tests.support.servers import Server, until
+from tests.support.servers import Server
+from tests.support.spark.killing import kill_at_work
 from tests.support.spark.queries import finish, following
 from tests.support.spark.tables import small_table
 
@@ -131,15 +129,8 @@ def test_a_killed_walk_is_gone_on_with(spark: SparkSession, four: list[Replica])
     with Farm.open(whole.url) as half:
         for first in range(0, keys, 1000):
             half.insert([(f"k{n}", 1.0, "m") for n in range(first, first + 1000)])
-    words = ["spark", "walk", "--instances", farm, "--rate", "2000", "--master", "local[1]"]
-    program = commands.start(None, *words, start_new_session=True)
-    try:
-        until(lambda: program.poll() is not None or empty.client.dbsize(), seconds=200)
-        assert program.poll() is None, program.communicate()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(program.pid, signal.SIGKILL)
-        program.communicate()
+    words = ("spark", "walk", "--instances", farm, "--rate", "2000")
+    kill_at_work(None, *words, when=empty.client.dbsize)
     repaired = empty.client.dbsize()
     assert 0 < repaired < keys
     rest = walk(spark, farm, rate=MAX_RATE)

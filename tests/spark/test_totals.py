@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,11 +46,6 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-def hw(embedded: headwater.Headwater) -> headwater.Headwater:
-    return embedded
-
-
-@pytest.fixture
 def add(spark: SparkSession, embedded_url: str, database_url: str, name: str) -> Add:
     """Add up what is there."""
 
@@ -83,37 +79,56 @@ def told(engine: sa.Engine, per: str, job: str = "totals") -> dict[str, tuple[in
         return {row.name: (row.records, row.total) for row in rows}
 
 
+@dataclass(frozen=True)
+class Job:
+    """A job over a stream of the embedded store, with its sums in a database."""
+
+    hw: headwater.Headwater
+    engine: sa.Engine
+    name: str
+    add: Add
+
+    @property
+    def stream(self) -> headwater.Stream:
+        return self.hw.stream(self.name)
+
+    def told(self, per: str, job: str = "totals") -> dict[str, tuple[int, int]]:
+        return told(self.engine, per, job)
+
+
+@pytest.fixture
+def job(embedded: headwater.Headwater, engine: sa.Engine, name: str, add: Add) -> Job:
+    return Job(embedded, engine, name, add)
+
+
 def by_pilot(numbers: Sequence[int]) -> dict[str, tuple[int, int]]:
     return {pilot: each for pilot, each in sums(numbers).items() if pilot != "all"}
 
 
-def test_sums_are_kept_per_ride_pilot_window_and_of_all_and_go_on_where_they_were(
-    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
-) -> None:
-    stream = hw.stream(name)
-    write(stream, range(1, 701))
-    first = add(batch=300)
-    assert (first.added, first.records, first.next) == (700, 700, {name: 701})
-    write(stream, range(701, 901))
-    second = add()
+def test_sums_are_kept_per_ride_pilot_window_and_of_all_and_go_on_where_they_were(job: Job) -> None:
+    write(job.stream, range(1, 701))
+    first = job.add(batch=300)
+    assert (first.added, first.records, first.next) == (700, 700, {job.name: 701})
+    write(job.stream, range(701, 901))
+    second = job.add()
     assert (second.added, second.records, second.unreadable) == (200, 900, 0)
-    assert told(engine, "all") == {"": sums(range(1, 901))["all"]}
-    assert told(engine, "pilot") == by_pilot(range(1, 901))
-    assert told(engine, "ride") == {str(n): (1, ride(n).distance_mm) for n in range(1, 901)}
+    assert job.told("all") == {"": sums(range(1, 901))["all"]}
+    assert job.told("pilot") == by_pilot(range(1, 901))
+    assert job.told("ride") == {str(n): (1, ride(n).distance_mm) for n in range(1, 901)}
     minutes = {
-        f"{_utc(message.time_ms)}:00Z" for message in stream.read(1, 900) if message is not None
+        f"{_utc(message.time_ms)}:00Z" for message in job.stream.read(1, 900) if message is not None
     }
-    windows = told(engine, "window")
+    windows = job.told("window")
     assert set(windows) == minutes
     assert sum(records for records, _ in windows.values()) == 900
-    assert stream.info().readers == {"totals:totals": 901}, "retention waits for the job"
+    assert job.stream.info().readers == {"totals:totals": 901}, "retention waits for the job"
 
     def queries() -> list[tuple[str, str, int]]:
-        found = hw.store.run(query_statuses())
+        found = job.hw.store.run(query_statuses())
         return [
             (one.name, one.state, one.lag)
             for one in found
-            if name in {read.stream for read in one.reads}
+            if job.name in {read.stream for read in one.reads}
         ]
 
     until(lambda: queries() == [("totals totals", "ended", 0)])
@@ -124,11 +139,8 @@ def _utc(time_ms: int) -> str:
 
 
 @on_sqlite
-def test_what_is_no_such_record_is_counted_and_resets_are_passed_over(
-    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
-) -> None:
-    stream = hw.stream(name)
-    write(stream, range(1, 4))
+def test_what_is_no_such_record_is_counted_and_resets_are_passed_over(job: Job) -> None:
+    write(job.stream, range(1, 4))
     bad = [
         b"",
         b"nonsense",
@@ -140,24 +152,23 @@ def test_what_is_no_such_record_is_counted_and_resets_are_passed_over(
         b'{"id": 1, "pilot": null, "distance_mm": 1}',
         b'{"id": 1, "pilot": "Ada", "distance_mm": 9223372036854775808}',
     ]
-    stream.write_many(("bad", value) for value in bad)
-    write_reset(stream, "somebody", 3, {"id": 1, "pilot": "Ada", "distance_mm": 5})
-    write(stream, range(4, 6))
-    found = add()
-    assert (found.unreadable, found.first_unreadable) == (len(bad), {name: 4})
-    assert found.records == found.added == told(engine, "all")[""][0] == 5
-    assert told(engine, "pilot") == by_pilot(range(1, 6))
+    job.stream.write_many(("bad", value) for value in bad)
+    write_reset(job.stream, "somebody", 3, {"id": 1, "pilot": "Ada", "distance_mm": 5})
+    write(job.stream, range(4, 6))
+    found = job.add()
+    assert (found.unreadable, found.first_unreadable) == (len(bad), {job.name: 4})
+    assert found.records == found.added == job.told("all")[""][0] == 5
+    assert job.told("pilot") == by_pilot(range(1, 6))
 
 
 @on_sqlite
-def test_other_fields_are_added_up_by_their_names(
-    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
-) -> None:
-    stream = hw.stream(name)
-    stream.write_many(("t", json.dumps({"shop": n % 2, "cents": -n}).encode()) for n in range(10))
-    add(shape=Shape("cents", {"branch": "shop"}, 0), job="money")
-    assert told(engine, "branch", "money") == {"0": (5, -20), "1": (5, -25)}
-    assert told(engine, "window", "money") == {}
+def test_other_fields_are_added_up_by_their_names(job: Job) -> None:
+    job.stream.write_many(
+        ("t", json.dumps({"shop": n % 2, "cents": -n}).encode()) for n in range(10)
+    )
+    job.add(shape=Shape("cents", {"branch": "shop"}, 0), job="money")
+    assert job.told("branch", "money") == {"0": (5, -20), "1": (5, -25)}
+    assert job.told("window", "money") == {}
     wrongs: list[dict[str, Any]] = [{"value": ""}, {"per": {"all": "id"}}, {"window_ms": 1500}]
     for wrong in wrongs:
         with pytest.raises(InvalidInput):
@@ -165,23 +176,19 @@ def test_other_fields_are_added_up_by_their_names(
 
 
 @on_sqlite
-def test_a_topic_is_added_up_over_all_its_partitions(
-    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
-) -> None:
-    topic = hw.topic(name, 3)
+def test_a_topic_is_added_up_over_all_its_partitions(job: Job) -> None:
+    topic = job.hw.topic(job.name, 3)
     for numbers in (range(1, 301), range(301, 401)):
         write(topic, numbers)
-        found = add(topic=name)
-    assert told(engine, "pilot") == by_pilot(range(1, 401))
+        found = job.add(topic=job.name)
+    assert job.told("pilot") == by_pilot(range(1, 401))
     assert sum(found.next.values()) == 400 + 3
-    assert set(found.next) == {f"{name}/{part}" for part in range(3)}
+    assert set(found.next) == {f"{job.name}/{part}" for part in range(3)}
 
 
 @on_sqlite
-def test_a_batch_that_ends_at_any_step_counts_once(
-    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
-) -> None:
-    write(hw.stream(name), range(1, 401))
+def test_a_batch_that_ends_at_any_step_counts_once(job: Job) -> None:
+    write(job.stream, range(1, 401))
     for step in ("begun", "folded", "added"):
 
         def die(at: str, step: str = step) -> None:
@@ -189,45 +196,41 @@ def test_a_batch_that_ends_at_any_step_counts_once(
                 raise InvalidInput("it ends here")
 
         with pytest.raises(InvalidInput, match="it ends here"):
-            add(batch=100, steps=die)
-    assert add().records == 400
-    assert told(engine, "pilot") == by_pilot(range(1, 401))
+            job.add(batch=100, steps=die)
+    assert job.add().records == 400
+    assert job.told("pilot") == by_pilot(range(1, 401))
 
 
 @on_sqlite
-def test_two_processes_of_one_name_do_not_both_count(
-    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
-) -> None:
-    write(hw.stream(name), range(1, 301))
+def test_two_processes_of_one_name_do_not_both_count(job: Job) -> None:
+    write(job.stream, range(1, 301))
     others: list[Totaled] = []
 
     def let_another_pass(step: str) -> None:
         if step == "folded" and not others:
-            others.append(add())
+            others.append(job.add())
 
     with pytest.raises(JobOvertaken):
-        add(batch=100, steps=let_another_pass)
+        job.add(batch=100, steps=let_another_pass)
     assert others[0].added == 300
-    assert told(engine, "pilot") == by_pilot(range(1, 301))
+    assert job.told("pilot") == by_pilot(range(1, 301))
 
 
 @on_sqlite
-def test_it_runs_until_it_is_stopped_and_takes_up_what_comes(
-    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
-) -> None:
+def test_it_runs_until_it_is_stopped_and_takes_up_what_comes(job: Job) -> None:
     stop = StopSignal()
     done: list[Totaled] = []
     worker = threading.Thread(
-        target=lambda: done.append(add(available_now=False, every_ms=50, stop=stop))
+        target=lambda: done.append(job.add(available_now=False, every_ms=50, stop=stop))
     )
     worker.start()
     try:
         # The stream comes into being after the job.
         for numbers in (range(1, 51), range(51, 101)):
-            write(hw.stream(name), numbers)
+            write(job.stream, numbers)
             whole = {"": sums(range(1, numbers.stop))["all"]}
-            until(lambda: sa.inspect(engine).has_table(totals_table.name), 200)
-            until(lambda whole=whole: told(engine, "all") == whole, 200)  # type: ignore[misc]
+            until(lambda: sa.inspect(job.engine).has_table(totals_table.name), 200)
+            until(lambda whole=whole: job.told("all") == whole, 200)  # type: ignore[misc]
     finally:
         stop.set()
         worker.join()
@@ -235,65 +238,54 @@ def test_it_runs_until_it_is_stopped_and_takes_up_what_comes(
 
 
 @on_sqlite
-def test_evicted_messages_are_an_error_unless_they_may_be_skipped(
-    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
-) -> None:
-    stream = hw.stream(name)
-    write(stream, range(1, 11))
-    add()
-    write(stream, range(11, 41))
-    stream.forget_reader("totals:totals")
-    stream.evict(20)
+def test_evicted_messages_are_an_error_unless_they_may_be_skipped(job: Job) -> None:
+    write(job.stream, range(1, 11))
+    job.add()
+    write(job.stream, range(11, 41))
+    job.stream.forget_reader("totals:totals")
+    job.stream.evict(20)
     with pytest.raises(DataLost, match="11 to 20"):
-        add()
-    assert add(on_gap="skip").next == {name: 41}
+        job.add()
+    assert job.add(on_gap="skip").next == {job.name: 41}
     expected = [*range(1, 11), *range(21, 41)]
-    assert told(engine, "pilot") == by_pilot(expected)
+    assert job.told("pilot") == by_pilot(expected)
 
 
 @on_sqlite
-def test_a_stream_made_anew_is_not_mistaken_and_a_job_can_begin_anew(
-    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
-) -> None:
-    stream = hw.stream(name)
-    write(stream, range(1, 11))
-    add()
-    stream.delete()
-    write(stream, range(11, 31))
+def test_a_stream_made_anew_is_not_mistaken_and_a_job_can_begin_anew(job: Job) -> None:
+    write(job.stream, range(1, 11))
+    job.add()
+    job.stream.delete()
+    write(job.stream, range(11, 31))
     with pytest.raises(StreamReplaced):
-        add()
-    assert add(anew=True).records == 20
-    assert told(engine, "pilot") == by_pilot(range(11, 31))
+        job.add()
+    assert job.add(anew=True).records == 20
+    assert job.told("pilot") == by_pilot(range(11, 31))
 
 
 @on_sqlite
-def test_a_job_of_another_stream_is_named_and_left_alone(
-    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
-) -> None:
-    write(hw.stream(name), range(1, 4))
-    add()
-    other = f"{name}-2"
-    write(hw.stream(other), range(4, 6))
-    with pytest.raises(JobNameTaken, match=f"job 'totals' of this database adds up {name};"):
-        add(stream=other)
-    assert told(engine, "pilot") == by_pilot(range(1, 4))
+def test_a_job_of_another_stream_is_named_and_left_alone(job: Job) -> None:
+    write(job.stream, range(1, 4))
+    job.add()
+    other = f"{job.name}-2"
+    write(job.hw.stream(other), range(4, 6))
+    with pytest.raises(JobNameTaken, match=f"job 'totals' of this database adds up {job.name};"):
+        job.add(stream=other)
+    assert job.told("pilot") == by_pilot(range(1, 4))
 
 
-def test_a_sum_that_does_not_fit_is_refused_and_nothing_of_it_is_added(
-    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
-) -> None:
-    stream = hw.stream(name)
+def test_a_sum_that_does_not_fit_is_refused_and_nothing_of_it_is_added(job: Job) -> None:
     most = json.dumps({"id": 1, "pilot": PILOTS[0], "distance_mm": 2**63 - 1}).encode()
-    stream.write("ride-1", most)
-    add()
-    stream.write("ride-2", most)
+    job.stream.write("ride-1", most)
+    job.add()
+    job.stream.write("ride-2", most)
     with pytest.raises(HeadwaterError):
-        add()
-    assert told(engine, "all") == {"": (1, 2**63 - 1)}
+        job.add()
+    assert job.told("all") == {"": (1, 2**63 - 1)}
 
 
-def test_a_ledger_moves_only_from_where_it_was(engine: sa.Engine) -> None:
-    ledger = Ledger(engine, "job")
+def test_a_ledger_moves_only_from_where_it_was(job: Job) -> None:
+    ledger = Ledger(job.engine, "job")
     ledger.create()
     ledger.create()
     begin = ledger.begin(TotalsExtent({"s": 1}, {}))
@@ -303,31 +295,29 @@ def test_a_ledger_moves_only_from_where_it_was(engine: sa.Engine) -> None:
     for stale in (begin, TotalsState(1, TotalsExtent({"s": 9}, {}))):
         with pytest.raises(JobOvertaken):
             ledger.add(stale, TotalsExtent({"s": 3}, {}), [row])
-    assert (ledger.load(), told(engine, "all", "job")) == (after, {"": (1, 5)})
+    assert (ledger.load(), job.told("all", "job")) == (after, {"": (1, 5)})
     ledger.remove()
-    assert (ledger.load(), told(engine, "all", "job")) == (None, {})
+    assert (ledger.load(), job.told("all", "job")) == (None, {})
 
 
 @on_sqlite
-def test_a_dry_run_counts_what_waits_and_changes_nothing(
-    add: Add, hw: headwater.Headwater, engine: sa.Engine, name: str, tmp_path: Path
-) -> None:
-    write(hw.stream(name), range(30))
+def test_a_dry_run_counts_what_waits_and_changes_nothing(job: Job, tmp_path: Path) -> None:
+    write(job.stream, range(30))
     fresh = tmp_path / "fresh.db"
-    planned = add(dry_run=True, db=f"sqlite:///{fresh}")
-    assert (planned.added, planned.records, planned.next) == (30, 30, {name: 1})
+    planned = job.add(dry_run=True, db=f"sqlite:///{fresh}")
+    assert (planned.added, planned.records, planned.next) == (30, 30, {job.name: 1})
     assert not fresh.exists()
-    assert hw.stream(name).info().readers == {}
-    add()
-    write(hw.stream(name), range(30, 37))
-    before = told(engine, "all")
-    planned = add(dry_run=True)
-    assert (planned.added, planned.records, planned.next) == (7, 37, {name: 31})
+    assert job.stream.info().readers == {}
+    job.add()
+    write(job.stream, range(30, 37))
+    before = job.told("all")
+    planned = job.add(dry_run=True)
+    assert (planned.added, planned.records, planned.next) == (7, 37, {job.name: 31})
     assert planned.headline().startswith("dry run: would add up 7 records, 37 in all")
-    assert told(engine, "all") == before
-    assert add(dry_run=True, anew=True).added == 37
+    assert job.told("all") == before
+    assert job.add(dry_run=True, anew=True).added == 37
     with pytest.raises(JobNameTaken):
-        add(dry_run=True, stream="another")
+        job.add(dry_run=True, stream="another")
 
 
 # A totals job that cannot have what it needs ends with one clear error, before it needs Spark.
