@@ -36,11 +36,10 @@ from headwater.outbox import write_reset
 from headwater.outbox.schema import outbox_table
 from headwater.spark.archives.table import safe_place
 from headwater.spark.engine.failures import translating_errors
-from headwater.spark.engine.options import SourceOptions
 from headwater.spark.jobs.folding import is_reset
 from headwater.spark.jobs.ledger import Account, Keeping, Kind, Sum, read_accounts, total_of
 from headwater.spark.jobs.progress import JobReport, Summary, counted
-from headwater.spark.log.target import StreamOrTopic, target_of
+from headwater.spark.log.target import StreamOrTopic, named_target
 from headwater.spark.tables.database import chosen_columns, open_database
 from headwater.sql.engines import open_engine
 from headwater.sql.schemas import Relation
@@ -378,13 +377,11 @@ def reconcile(
     began = time.monotonic()
     if fix and topic is not None:
         raise InvalidInput("a reset is about one stream, not a topic; reconcile without fix")
-    named = {"url": url, "stream": stream, "topic": topic, "archive": archive}
-    said = {name: text for name, text in named.items() if text is not None}
-    target = target_of(SourceOptions(said, named))
+    target = named_target(url, stream, topic, "to compare", archive)
     streams = _streams(target)
     hw = target.hw
-    said |= {"url": target.url, "columns": "stream,offset,tag,value"}
-    sources = Sources(spark, said, db, streams, canon, partitions)
+    log = target.options | {"columns": "stream,offset,tag,value"}
+    sources = Sources(spark, log, db, streams, canon, partitions)
     with (
         open_engine(db) as engine,
         open_engine(consumers_db) if consumers_db else nullcontext(engine) as of_consumers,

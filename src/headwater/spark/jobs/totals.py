@@ -41,11 +41,10 @@ from headwater.kernel.inputs import Duration, check_ms, check_name
 from headwater.kernel.stopping import StopSignal
 from headwater.log.reading import Extent
 from headwater.spark.engine.failures import translated
-from headwater.spark.engine.options import SourceOptions
 from headwater.spark.jobs.folding import ALL, READ, UNREADABLE, Shape, fold
 from headwater.spark.jobs.ledger import Ledger, TotalsExtent, TotalsState
 from headwater.spark.jobs.progress import JobReport, JobStep, Summary, counted, deed
-from headwater.spark.log.target import StreamOrTopic, target_of
+from headwater.spark.log.target import StreamOrTopic, named_target
 from headwater.sql.engines import open_engine
 
 if TYPE_CHECKING:
@@ -116,9 +115,7 @@ def totals(
     not pass by waiting.
     """
     wait_ms = check_ms(every_ms, "every_ms")
-    named = {"url": url, "stream": stream, "topic": topic}
-    given = {name: text for name, text in named.items() if text is not None}
-    target = target_of(SourceOptions(given, named))
+    target = named_target(url, stream, topic, "to add up")
     every = {"processingTime": f"{wait_ms} milliseconds"}
     with open_engine(db, new=True) as engine:
         query = TotalsQuery(
@@ -155,8 +152,7 @@ class TotalsQuery:
         self._ledger = ledger
         self._shape = shape
         self._options = {
-            "url": target.url,
-            "topic" if target.is_topic else "stream": target.name,
+            **target.options,
             "columns": "stream,offset,tag,value,time",
             "groupId": f"totals:{ledger.job}",
             **options,

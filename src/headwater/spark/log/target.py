@@ -41,6 +41,12 @@ class StreamOrTopic:
         """This process's client of the store."""
         return client(self.url)
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The options by which a read or a write names it."""
+        named = {"url": self.url, "topic" if self.is_topic else "stream": self.name}
+        return named if self.archive is None else named | {"archive": self.archive}
+
     def streams(self) -> dict[int, str]:
         """Return the stream of each partition; a topic that was never made has none."""
         if not self.is_topic:
@@ -123,13 +129,17 @@ def _place(archive: str | None) -> str | None:
 
 
 def named_target(
-    url: str | None, stream: str | None, topic: str | None, purpose: str
+    url: str | None,
+    stream: str | None,
+    topic: str | None,
+    purpose: str,
+    archive: str | None = None,
 ) -> StreamOrTopic:
     """Return the stream or topic that a job was given; raises InvalidInput unless it is one."""
     if (stream is None) == (topic is None):
         raise InvalidInput(f"name either a stream or a topic {purpose}")
     name = check_name(stream or topic or "", "stream" if stream else "topic")
-    return StreamOrTopic(absolute_url(url), name, topic is not None)
+    return StreamOrTopic(absolute_url(url), name, topic is not None, _place(archive))
 
 
 # ── Positions ─────────────────────────────────────────────────────────────────────────────────────
