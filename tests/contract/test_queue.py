@@ -363,17 +363,6 @@ BUNDLE_MESSAGES = 64
 # ── Ack, nack, release, extend ───────────────────────────────────────────────────────────────
 
 
-def test_acks_are_exact_in_any_order_and_any_part(queue: Queue) -> None:
-    queue.push_many([b"%d" % i for i in range(100)])
-    taken = queue.pop(100, ack_ms=LONG_MS)
-    assert queue.ack(taken[3], taken[70], taken[3]) == 2
-    assert queue.ack(taken[3]) == 0
-    assert queue.stats().unacked == 98
-    assert queue.ack(*taken[::-1]) == 98
-    assert queue.ack(*taken) == 0
-    assert (queue.stats().acked, queue.stats().unacked) == (100, 0)
-
-
 @pytest.mark.parametrize("deed", ["ack", "nack", "release", "extend"])
 def test_a_delivery_that_is_named_twice_counts_once_and_not_for_its_neighbour(
     queue: Queue, client: Headwater, deed: str
@@ -390,31 +379,6 @@ def test_a_delivery_that_is_named_twice_counts_once_and_not_for_its_neighbour(
     else:
         assert values(queue.pop(9)) == ([] if deed == "ack" else [b"a"])
         assert queue.stats().unacked == 1
-
-
-def test_what_is_nacked_comes_again_after_its_delay(queue: Queue, client: Headwater) -> None:
-    queue.push_many([b"a", b"b", b"c"])
-    a, b, c = queue.pop(3, ack_ms=LONG_MS)
-    assert queue.nack(a) == 1
-    assert queue.nack(b, delay_ms=SHORT_MS) == 1
-    assert queue.ack(a, b) == 0, "they are not ours any more"
-    assert [(d.value, d.attempt) for d in queue.pop(9)] == [(b"a", 2)]
-    assert queue.stats().delayed == 1
-    let_pass(client, SHORT_MS)
-    assert [(d.value, d.attempt) for d in queue.pop(9)] == [(b"b", 2)]
-    assert queue.ack(c) == 1
-
-
-def test_what_is_released_comes_at_once_as_if_never_taken(queue: Queue) -> None:
-    queue.configure(max_attempts=1, backoff="fixed", backoff_ms=LONG_MS)
-    queue.push_many([b"a", b"b"])
-    for _ in range(3):
-        taken = queue.pop(2, ack_ms=LONG_MS)
-        assert [(d.value, d.attempt) for d in taken] == [(b"a", 1), (b"b", 1)]
-        assert queue.release(*taken) == 2
-        assert queue.ack(*taken) == 0
-    assert queue.release(queue.pop(ack_ms=LONG_MS)[0]) == 1
-    assert queue.stats().ready == 2
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(1, 3)])
@@ -614,50 +578,6 @@ def test_what_names_no_message_is_refused(delayed_queue: Queue) -> None:
 # ── Peek ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("count", [1, 2, 10])
-def test_a_due_message_hides_no_delayed_one_behind_it(
-    queue: Queue, client: Headwater, count: int
-) -> None:
-    for _ in range(3):
-        queue.push(b"due", delay_ms=1)
-    queue.push_many([b"late-1", b"late-2"], delay_ms=LONG_MS)
-    let_pass(client, 2)
-    assert values(queue.peek(count, state="delayed")) == [b"late-1", b"late-2"][:count]
-    assert values(queue.peek(count)) == [b"due"] * min(count, 3)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_delayed_messages_come_by_time_whether_they_were_tried_or_not(
-    queue: Queue, count: int
-) -> None:
-    queue.push(b"failed")
-    queue.push(b"1", delay_ms=LONG_MS)
-    queue.push(b"3", delay_ms=3 * LONG_MS)
-    assert queue.nack(*queue.pop(ack_ms=LONG_MS), delay_ms=2 * LONG_MS) == 1
-    assert values(queue.peek(count, state="delayed")) == [b"1", b"failed", b"3"][:count]
-
-
-@pytest.mark.parametrize("count", [1, 2, 10])
-def test_a_message_that_lapsed_hides_no_unacked_one_behind_it(
-    queue: Queue, client: Headwater, count: int
-) -> None:
-    queue.push_many([b"held-2", b"held-1", b"lapsed"])
-    for ack_ms in (2 * LONG_MS, LONG_MS, 1):
-        queue.pop(ack_ms=ack_ms)
-    let_pass(client, 2)
-    assert values(queue.peek(count, state="unacked")) == [b"held-1", b"held-2"][:count]
-    assert values(queue.peek(count)) == [b"lapsed"]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_unacked_messages_come_by_their_own_deadlines(queue: Queue, count: int) -> None:
-    queue.push_many([b"1", b"4", b"2", b"3"])
-    first = queue.pop(2, ack_ms=LONG_MS)
-    queue.pop(2, ack_ms=2 * LONG_MS)
-    assert queue.extend(first[1], ack_ms=3 * LONG_MS) == 1
-    assert values(queue.peek(count, state="unacked")) == [b"1", b"2", b"3"][:count]
-
-
 @pytest.mark.damages
 def test_a_damaged_message_hides_no_ready_one_behind_it(connect: Connect, name: str) -> None:
     hw = connect("plain-sync")
@@ -676,20 +596,6 @@ def test_a_peek_shows_released_messages_before_new_ones(queue: Queue, client: He
     expected = [b"failed", b"released", b"new"]
     assert values(queue.peek()) == expected
     assert [delivery.value for delivery in queue.pop(3)] == expected
-
-
-@pytest.mark.parametrize("count", [1, 2, 10])
-def test_dead_letters_come_by_the_time_at_which_they_were_given_up(
-    queue: Queue, client: Headwater, count: int
-) -> None:
-    queue.configure(max_attempts=1)
-    for priority in (3, 0, 7):
-        queue.push(b"%d" % priority, priority=priority)
-        (taken,) = queue.pop(ack_ms=1 if priority == 7 else LONG_MS)
-        if priority != 7:
-            queue.nack(taken)
-        let_pass(client, 2)
-    assert values(queue.peek(count, state="dead")) == [b"3", b"0", b"7"][:count]
 
 
 # ── Scan ─────────────────────────────────────────────────────────────────────────────────────

@@ -74,13 +74,25 @@ def _settle(
     deliveries: Iterable[Deliveries],
 ) -> Operation[int]:
     words = by_bundle(receipts_of(deliveries))
+    return (yield from _in_parts(queue, "hw_queue_settle", words, 2, BUNDLES_PER_CALL, action, ms))
+
+
+def _in_parts(
+    queue: QueueHandle,
+    function: str,
+    words: Sequence[Argument],
+    each: int,
+    most: int,
+    *head: Argument,
+) -> Operation[int]:
+    """Settle bundles, each of so many words, at most so many in a call; return the messages."""
     total = start = 0
     while start < len(words):
         # A repeat finds nothing left to settle. Only its count is lost with the first answer.
-        args = (action, ms, *words[start : start + 2 * BUNDLES_PER_CALL])
-        call = Call("hw_queue_settle", queue.key, args, repeatable=True, messages=messages_settled)
+        args = (*head, *words[start : start + each * most])
+        call = Call(function, queue.key, args, repeatable=True, messages=messages_settled)
         reply = SettleReply(*(yield call))
-        total, start = total + reply.messages, start + 2 * reply.bundles
+        total, start = total + reply.messages, start + each * reply.bundles
     return total
 
 
@@ -146,14 +158,7 @@ def fail(queue: QueueHandle, failures: Iterable[Failure]) -> Operation[int]:
     letter.
     """
     words = [word for failure in failures for word in _report(failure)]
-    total = start = 0
-    while start < len(words):
-        # A repeat finds nothing left to settle. Only its count is lost with the first answer.
-        args = tuple(words[start : start + REPORT_WORDS * REPORTS_PER_CALL])
-        call = Call("hw_queue_fail", queue.key, args, repeatable=True, messages=messages_settled)
-        reply = SettleReply(*(yield call))
-        total, start = total + reply.messages, start + REPORT_WORDS * reply.bundles
-    return total
+    return (yield from _in_parts(queue, "hw_queue_fail", words, REPORT_WORDS, REPORTS_PER_CALL))
 
 
 def _report(failure: Failure) -> tuple[Argument, ...]:
@@ -190,13 +195,7 @@ def with_causes(queue: QueueHandle, letters: Sequence[QueueItem]) -> Operation[l
 def promote(queue: QueueHandle, messages: Iterable[QueueItem | str]) -> Operation[int]:
     """Have delayed messages delivered now; returns how many were still delayed."""
     words = by_bundle((yield from places_of(queue, messages)))
-    total = start = 0
-    while start < len(words):
-        args: tuple[Argument, ...] = tuple(words[start : start + 2 * BUNDLES_PER_CALL])
-        call = Call("hw_queue_promote", queue.key, args, repeatable=True, messages=messages_settled)
-        reply = SettleReply(*(yield call))
-        total, start = total + reply.messages, start + 2 * reply.bundles
-    return total
+    return (yield from _in_parts(queue, "hw_queue_promote", words, 2, BUNDLES_PER_CALL))
 
 
 def places_of(queue: QueueHandle, messages: Iterable[QueueItem | str]) -> Operation[list[str]]:
