@@ -193,11 +193,9 @@ class DoorIck(Driver):
         return self._reserved(self._ask("ICKEXCHANGE", self.key, n, *words, *members))
 
     def stats(self) -> dict[str, Any] | None:
-        try:
-            shown = self._ask("ICKSTATS", self.key)
-        except redis.ResponseError as error:
-            if not str(error).startswith("NOTFOUND"):
-                raise
+        shown = self._send("ICKSTATS", self.key)
+        if isinstance(shown, redis.ResponseError):
+            assert str(shown).startswith("NOTFOUND"), shown
             return None
         facts = {name.decode(): value for name, value in pairs(shown)}
         numbers = {
