@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headwater.log.types import StreamInfo
     from headwater.store.doctor import DoctorReport, Finding, StoreUpgrade
     from headwater.store.scrubbing import Defect, ScrubProgress, ScrubReport
+    from headwater.views.stores import AlarmsView
 
 
 if TYPE_CHECKING:
@@ -211,13 +212,43 @@ def doctor(
     raise typer.Exit(1 if failed else 0)
 
 
+async def _alarms_now(store: str | None, db: str | None) -> AlarmsView:
+    """Return the alarms of a store, and of the outbox of a database if one is given.
+
+    Raises StoreError when the store does not answer.
+    """
+    from contextlib import AsyncExitStack
+
+    from headwater.aio_client import connect
+    from headwater.kernel.profiles import store_of
+    from headwater.metrics.alarm_watch import AlarmWatch, FirstSeen
+    from headwater.metrics.alarms import StoreFacts
+    from headwater.metrics.sweeps import StoreWatch
+    from headwater.serve.api.databases import open_database
+    from headwater.views.stores import AlarmsView
+
+    url = store_of(store, None)
+    async with connect(url, wait_ms=0) as hw, AsyncExitStack() as opened:
+        watch = StoreWatch(hw)
+        facts = StoreFacts(watch, url)
+        outbox = None
+        if db is not None:
+            outbox = opened.enter_context(open_database(db, url)).status
+        facts.report()
+        await watch.sample_now()
+        await facts.close()
+        sample = await watch.whole(60.0)
+        alarms = AlarmWatch(watch, facts, FirstSeen(hw, writes=False), outbox=outbox)
+        opened.push_async_callback(watch.close)
+        found = await alarms.found(sample, once=True)
+        return AlarmsView.of(store=hw.store.where, as_of_ms=sample.now_ms, alarms=found)
+
+
 def _show_alarms(store: str | None, db: str | None, *, strict: bool, as_json: bool) -> int:
     """Show what needs attention; returns the exit code."""
     import asyncio
 
-    from headwater.cli.alarm_look import look_once
-
-    found = asyncio.run(look_once(store, db))
+    found = asyncio.run(_alarms_now(store, db))
     if as_json:
         output.show_json(found)
     elif not found.alarms:
