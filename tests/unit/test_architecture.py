@@ -25,7 +25,12 @@ KEYS = ROOT / "docs" / "reference" / "keys.md"
 
 # Pages about the inside name files as they stand in src/headwater; pages for users name only files
 # that begin with one of the folders of the repository.
-INSIDE = [ARCHITECTURE, CONTRIBUTING, *sorted(DECISIONS.glob("*.md"))]
+INSIDE = [
+    ARCHITECTURE,
+    CONTRIBUTING,
+    *sorted(DECISIONS.glob("*.md")),
+    *sorted(SOURCE.glob("*/README.md")),
+]
 EVERYWHERE = [ARCHITECTURE, CONTRIBUTING, ROOT / "CHANGELOG.md", *pages()]
 FOLDERS = ("src/", "tests/", "docs/", "bench/", "examples/")
 SUFFIXES = (".py", ".lua", ".java", ".sql", ".md", ".toml", ".yml", ".txt")
