@@ -86,23 +86,6 @@ def _record(returns: Any) -> Any:
     return next((one for one in get_args(returns) if one is not NoneType), returns)
 
 
-def _result_type(operation: Declared) -> Any:
-    """Return the type of a result; records by partition are shown field by field, too."""
-    if operation.returns is None:
-        return bool
-    if (record := _partitioned(operation)) is not None:
-        return dict[int, mirror(record.__name__, record)]  # type: ignore[misc]
-    return operation.returns
-
-
-@cache
-def _partitioned(operation: Declared) -> Any:
-    """Return the record that an operation returns for each partition; None for anything else."""
-    kinds = get_args(operation.returns)
-    record = kinds[-1] if len(kinds) == 2 and kinds[0] is int else None
-    return record if hasattr(record, "_fields") else None
-
-
 def reply(operation: Declared, names: Sequence[str], value: Any) -> View:
     """Return what an operation on the object of that address answers; raises when it must exist."""
     if operation.row.must and not value:
@@ -111,8 +94,6 @@ def reply(operation: Declared, names: Sequence[str], value: Any) -> View:
     address = dict(zip(operation.keys, names, strict=True))
     if operation.row.result:
         show = _result(operation)[1]
-        if _partitioned(operation) is not None:
-            value = {place: record._asdict() for place, record in value.items()}
         return made(**address, **{operation.row.result: value if show is None else show(value)})
     if operation.returns is None:
         return made(**address)

@@ -68,7 +68,7 @@ class Mirror(View, frozen=True, kw_only=True):
     def of(cls, *sources: object, **more: object) -> Self:
         """Return the view of objects of the mirrored types; ``more`` gives its further fields."""
         facts = copied(cls, *sources, **more)
-        for name, show in _MADE[cls].shown.items():
+        for name, show in _made_of(cls).shown.items():
             if name in facts:
                 facts |= show(facts[name])
         return cls(**facts)
@@ -96,6 +96,15 @@ class _Made(NamedTuple):
 
 
 _MADE: Final[dict[type[Mirror], _Made]] = {}
+
+
+def _made_of(view: type[Mirror]) -> _Made:
+    """Return how a mirror shows its fields; of one written by hand, its own types say it."""
+    if view not in _MADE:
+        shown = {name: shown_as(hint)[1] for name, hint in get_type_hints(view).items()}
+        made = {name: partial(_field, name, show) for name, show in shown.items() if show}
+        _MADE[view] = _Made(None, {}, dict(made))
+    return _MADE[view]
 
 
 def mirror(
@@ -161,6 +170,10 @@ def shown_as(hint: Any) -> tuple[Any, Callable[[Any], Any] | None]:
         several = GenericAlias(list, (kind,))
         plain = list if origin is list else None
         return (hint, plain) if show is None else (several, partial(_each, show))
+    if origin is dict:
+        kind, show = shown_as(options[1])
+        by_key = GenericAlias(dict, (options[0], kind))
+        return (hint, None) if show is None else (by_key, partial(_each_value, show))
     if origin in (Union, UnionType) and NoneType in options and len(options) == 2:
         (option,) = {*options} - {NoneType}
         shown, show = shown_as(option)
@@ -190,6 +203,10 @@ def _viewed(view: type[View], fact: Any) -> Any:
 
 def _each(show: Callable[[Any], Any], facts: Iterable[Any]) -> list[Any]:
     return [show(fact) for fact in facts]
+
+
+def _each_value(show: Callable[[Any], Any], facts: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {key: show(fact) for key, fact in facts.items()}
 
 
 def _unless_none(show: Callable[[Any], Any], fact: Any) -> Any:
