@@ -232,6 +232,12 @@ def test_processes_of_a_server_answer_with_the_sum_of_all() -> None:
     assert of(found, "retries_total", why="MOVED") == of(found, "retries_total", why="other") == 3
 
 
+def test_every_metric_that_is_declared_is_given_somewhere() -> None:
+    modules = Path(headwater.__file__).parent.rglob("*.py")
+    text = "\n".join(m.read_text("utf-8") for m in modules if m.name != "exposition.py")
+    assert [name for name in FAMILIES if not re.search(rf"\b{name}\b", text)] == []
+
+
 def test_no_label_grows_with_the_data() -> None:
     objects = {"store", "stream", "group", "reader", "queue", "ick", "database"}
     objects |= {"query", "query_name"}
