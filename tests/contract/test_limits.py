@@ -80,8 +80,8 @@ REFUSED: dict[str, tuple[Use, Sequence[Any]]] = {
     "ack_ms of an extension": (lambda s, v: s.group("g").extend(1, ack_ms=v), (0, *NOT_SPANS)),
     "seek": (lambda s, v: s.group("g").seek(v), ("middle", 0, -1, 1.5, None, 2**53)),
     "count of dead letters": (lambda s, v: s.group("g").dead(v), (-1, 1.5, "1", None)),
-    "count to discard": (lambda s, v: s.group("g").discard(count=v), (-1, 1.5, "1", None)),
-    "count of a redrive": (lambda s, v: s.group("g").redrive(v), (-1, 1.5, "1", None)),
+    "count to discard": (lambda s, v: s.group("g").discard(count=v), (-1, 1.5, "1")),
+    "count of a redrive": (lambda s, v: s.group("g").redrive(v), (-1, 1.5, "1")),
 }
 NOT_NAMES: list[Any] = [
     *("", "a b", "a\tb", "a\n", "{a}", "a}", "x" * 201, "é" * 101),

@@ -245,7 +245,7 @@ def answer(operation: Declared, names: Sequence[str], value: Any, as_json: bool)
     """Print what an operation on the object of that address returned: a sentence, or a table."""
     from headwater.doors.replies import reply, sentence
 
-    if operation.rows is not None:
+    if operation.rows is not None and not operation.row.says:
         _show_rows(operation, value, as_json)
         return
     made = reply(operation, names, value)

@@ -167,8 +167,13 @@ class AsyncTopicGroup(
 
         Returns how many by partition; see AsyncGroup.redrive.
         """
-        moved = topics.act(self._handle, "redrive", letters, matching, count, Pace(rate_per_s))
-        return {place: Redriven(*done) for place, done in (await self._run(moved)).items()}
+        pace = Pace(rate_per_s)
+        return await self._run(
+            topics.act(
+                *(self._handle, "redrive", letters, matching, count, pace),
+                lambda moved: Redriven(*moved),
+            )
+        )
 
     @across(AsyncGroup.discard)
     async def discard(
@@ -183,8 +188,14 @@ class AsyncTopicGroup(
 
         See AsyncGroup.discard.
         """
-        moved = topics.act(self._handle, "discard", letters, matching, count, Pace(rate_per_s))
-        return sum(done.done for done in (await self._run(moved)).values())
+        pace = Pace(rate_per_s)
+        discarded = await self._run(
+            topics.act(
+                *(self._handle, "discard", letters, matching, count, pace),
+                lambda moved: moved.done,
+            )
+        )
+        return sum(discarded.values())
 
     def worker(
         self, **options: Unpack[GroupWorkerOptions]

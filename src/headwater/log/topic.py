@@ -168,8 +168,13 @@ class TopicGroup(
 
         Returns how many by partition; see Group.redrive.
         """
-        moved = topics.act(self._handle, "redrive", letters, matching, count, Pace(rate_per_s))
-        return {place: Redriven(*done) for place, done in self._run(moved).items()}
+        pace = Pace(rate_per_s)
+        return self._run(
+            topics.act(
+                *(self._handle, "redrive", letters, matching, count, pace),
+                lambda moved: Redriven(*moved),
+            )
+        )
 
     @across(Group.discard)
     def discard(
@@ -184,8 +189,14 @@ class TopicGroup(
 
         See Group.discard.
         """
-        moved = topics.act(self._handle, "discard", letters, matching, count, Pace(rate_per_s))
-        return sum(done.done for done in self._run(moved).values())
+        pace = Pace(rate_per_s)
+        discarded = self._run(
+            topics.act(
+                *(self._handle, "discard", letters, matching, count, pace),
+                lambda moved: moved.done,
+            )
+        )
+        return sum(discarded.values())
 
     def worker(self, **options: Unpack[GroupWorkerOptions]) -> Callable[[TopicHandler[D]], Worker]:
         """Make a worker of the function below it, which gets one message at a time.

@@ -402,15 +402,16 @@ def act(
     matching: LetterFilter | None,
     count: int | None,
     pace: Pace,
-) -> Operation[dict[int, Moved]]:
-    """Redrive or discard up to ``count`` dead letters, partition by partition."""
+    returned: Callable[[Moved], R],
+) -> Operation[dict[int, R]]:
+    """Redrive or discard up to ``count`` dead letters; returns what is ``returned`` of each."""
     left = count
 
-    def act_on_rest(member: GroupHandle, some: Letters | None) -> Operation[Moved]:
+    def act_on_rest(member: GroupHandle, some: Letters | None) -> Operation[R]:
         nonlocal left
         moved = yield from GroupLetters(member).act(action, some, matching, left, pace)
         left = None if left is None else left - moved.done
-        return moved
+        return returned(moved)
 
     return (yield from in_named(group, (yield from _letters(group, letters)), act_on_rest))
 
