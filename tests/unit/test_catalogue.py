@@ -18,7 +18,7 @@ from headwater.serve.resp.table import COMMANDS
 from tests.support.goldens import ARCHITECTURE, by_hand, golden
 
 # Of all places, that is operations times doors, at most so many are written by hand.
-MOST_BY_HAND = 0.25
+MOST_BY_HAND = 0.2
 
 
 def test_every_operation_is_declared_alike_for_threads_and_for_asyncio() -> None:
