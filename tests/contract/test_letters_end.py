@@ -113,8 +113,8 @@ def test_a_redrive_of_a_topic_beside_a_member_that_fails_at_once_ends(hw: Headwa
     failing = FailingGroup(hw.stream("t/0"))
     topic = TopicHandle("t", 1, set())
     handle = TopicGroupHandle(topic, "g", "other", GroupOptions(), one_server=True)
-    redrive = topics.act(handle, "redrive", None, None, ALL, Pace(None))
-    assert sum(one.done for one in beside(hw, redrive, failing.fail).values()) == RANGES
+    redrive = topics.act(handle, "redrive", None, None, ALL, Pace(None), lambda moved: moved.done)
+    assert sum(beside(hw, redrive, failing.fail).values()) == RANGES
 
 
 def test_a_redrive_of_all_groups_and_queues_beside_those_that_fail_at_once_ends(
