@@ -16,7 +16,7 @@ from headwater import Batch, TopicMessage
 from headwater.doors.catalogue import CHANNEL, TOPIC, TOPIC_GROUP
 from headwater.kernel.inputs import whole_ms
 from headwater.log.types import HeadedTopicMessage, Placed, Redriven
-from headwater.views.objects import BatchView
+from headwater.views.icks import BatchView
 from tests.support.api import ApiClient
 from tests.support.http_driver import ARROW, MOST, HttpDriver, bytes_of, headers_of, spelled
 

@@ -398,7 +398,7 @@ def limit_command(kind: Kind, opened: Opened, *without: str) -> Callable[..., No
             limits = before = (state[0] if isinstance(state, list) else state).limits
             if wanted or none:
                 limits, before = wanted, target.limit(wanted)
-        done = views.objects.LimitsView(
+        done = views.queues.LimitsView(
             **dict(zip(kind.keys, names, strict=True)), limits=limits, before=before
         )
         change = "" if limits == before else f" (before: {before})"

@@ -450,7 +450,7 @@ def show_items(items: list[QueueItem], as_json: bool, time: str, nothing: str) -
         columns["cause"] = lambda item: item.cause and str(item.cause)
     # Behind the five above: what may be long, and wraps.
     fold = len(columns) - 5
-    show_list(items, views.objects.QueueItemView.of, columns, as_json, nothing=nothing, fold=fold)
+    show_list(items, views.queues.QueueItemView.of, columns, as_json, nothing=nothing, fold=fold)
 
 
 def _live(facts: GroupInfo) -> int:

@@ -21,25 +21,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.views import (
+        icks,
         jobs,
-        objects,
         outboxes,
         overview,
         queries,
+        queues,
         stores,
         streams,
+        timed,
         timelines,
     )
     from headwater.views.record import View
 
 __all__ = [
+    "icks",
     "jobs",
-    "objects",
     "outboxes",
     "overview",
     "queries",
+    "queues",
     "stores",
     "streams",
+    "timed",
     "timelines",
 ]
 

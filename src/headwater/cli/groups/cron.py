@@ -39,7 +39,7 @@ def list_jobs(store: StoreUrl = None, as_json: AsJson = False) -> None:
         found = jobs.list()
     output.show_list(
         found,
-        views.objects.TimedJobInfoView.of,
+        views.timed.TimedJobInfoView.of,
         {
             "job": lambda job: job.name,
             "when": lambda job: job.when,
@@ -72,7 +72,7 @@ def history(
         found = jobs.history(name, count)
     output.show_list(
         found,
-        views.objects.JobEventView.of,
+        views.timed.JobEventView.of,
         {
             "time": lambda event: output.time_text(event.time_ms),
             "what": _what,
@@ -102,7 +102,7 @@ def info(name: JobName, store: StoreUrl = None, as_json: AsJson = False) -> None
     with _jobs(store) as jobs:
         job = jobs.info(name)
     if as_json:
-        output.show_json(views.objects.TimedJobInfoView.of(job))
+        output.show_json(views.timed.TimedJobInfoView.of(job))
         return
     last = job.last
     output.show_facts(

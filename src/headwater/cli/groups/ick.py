@@ -37,7 +37,7 @@ def list_channels(store: StoreUrl = None, as_json: AsJson = False) -> None:
         states = hw.store.run(views.overview.all_channels())
     output.show_list(
         states,
-        views.objects.ChannelView.of,
+        views.icks.ChannelView.of,
         {
             "channel": lambda facts: facts.name,
             "shards": lambda facts: len(facts.shards),
@@ -66,7 +66,7 @@ def reserve(
     with known(CHANNEL, store, name, **wishes) as channel:
         batch = channel.reserve(count)
     if as_json:
-        output.show_json(*([views.objects.BatchView.of(batch)] if batch else []))
+        output.show_json(*([views.icks.BatchView.of(batch)] if batch else []))
     elif batch:
         until = output.time_text(batch.until_ms)
         output.say(f"shard {batch.shard}, token {batch.token}, leased until {until}")
@@ -81,7 +81,7 @@ def channel_stats(name: ChannelName, store: StoreUrl = None, as_json: AsJson = F
     with known(CHANNEL, store, name) as channel:
         facts = channel.stats()
     if as_json:
-        output.show_json(views.objects.ChannelStatsView.of(facts))
+        output.show_json(views.icks.ChannelStatsView.of(facts))
         return
     rows = [
         (

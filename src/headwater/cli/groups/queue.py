@@ -48,7 +48,7 @@ def list_queues(store: StoreUrl = None, as_json: AsJson = False) -> None:
         found = hw.store.run(views.overview.all_queues())
     output.show_list(
         found,
-        views.objects.QueueStatsView.of,
+        views.queues.QueueStatsView.of,
         {
             "queue": lambda facts: facts.name,
             "ready": lambda facts: facts.ready,
@@ -119,7 +119,7 @@ def push(
             headers=headers,
         )
     for id_ in ids:
-        output.answer(views.objects.PushedView(queue=name, id=id_), id_, as_json)
+        output.answer(views.queues.PushedView(queue=name, id=id_), id_, as_json)
 
 
 def _push_lines(
@@ -143,7 +143,7 @@ def _push_lines(
         if pushed:
             output.warn(f"pushed before that: {output.counted(pushed, 'message')}")
         raise
-    done = views.objects.LinesPushedView(queue=queue.name, pushed=pushed)
+    done = views.queues.LinesPushedView(queue=queue.name, pushed=pushed)
     output.answer(done, f"pushed {output.counted(pushed, 'message')}", as_json)
 
 
@@ -166,7 +166,7 @@ def pop(
         found = queue.pop(count, ack_ms=ack_ms, block_ms=block_ms)
         paused = not found and queue.stats().paused
     if as_json:
-        output.show_json(*map(views.objects.DeliveryView.of, found))
+        output.show_json(*map(views.queues.DeliveryView.of, found))
     elif found:
         columns: dict[str, Callable[[Delivery], object]] = {
             "id": lambda delivery: delivery.id,
@@ -254,7 +254,7 @@ def stats(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> N
     with known_queue(store, name) as queue:
         facts = queue.stats()
     if as_json:
-        output.show_json(views.objects.QueueStatsView.of(facts))
+        output.show_json(views.queues.QueueStatsView.of(facts))
         return
     output.show_facts(
         [

@@ -14,8 +14,8 @@ from headwater.serve.api.derived import routes_of
 from headwater.serve.api.routes import Route
 from headwater.serve.fields import ListQuery
 from headwater.timed import operating
-from headwater.views.objects import TimedJobInfoView
 from headwater.views.record import View
+from headwater.views.timed import TimedJobInfoView
 
 
 class ChannelsView(View, frozen=True, kw_only=True):

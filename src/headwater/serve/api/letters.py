@@ -20,7 +20,7 @@ from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.letters import LetterJobBody, LetterJobView, may_see
 from headwater.serve.listing import letters_of
-from headwater.views.objects import QueueItemView
+from headwater.views.queues import QueueItemView
 from headwater.views.record import View
 from headwater.views.streams import DeadLetterView
 

@@ -21,8 +21,8 @@ from headwater.serve.api.formats import value_of
 from headwater.serve.api.routes import Route
 from headwater.serve.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds
 from headwater.serve.listing import ListedPage, messages_in_queue
-from headwater.views.objects import DeliveryView, QueueItemView, QueueStatsView
 from headwater.views.overview import some_queues
+from headwater.views.queues import DeliveryView, QueueItemView, QueueStatsView
 from headwater.views.record import View
 
 _ACK_MS: Final = 30_000

@@ -1,27 +1,15 @@
-"""Views of queues, dirty lists and timed jobs, of limits, and what commands on them answer."""
+"""Views of queues and of limits, and what commands on them answer."""
 
 from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from headwater.ick.types import Batch, ChannelStats, IckStats, Lease, Listed, Scored
 from headwater.kernel.inputs import Limits
 from headwater.queue.types import Delivery, QueueItem, QueueStats
-from headwater.timed.operating import TimedJobInfo
-from headwater.timed.states import JobEvent
-from headwater.views.record import Mark, View, copied, headers_field, text_field, view_of
+from headwater.views.record import Mark, View, headers_field, text_field, view_of
 
-JobEventView = view_of(JobEvent)
-TimedJobInfoView = view_of(TimedJobInfo)
-QueueStatsView = view_of(QueueStats)
-QueueItemView = view_of(QueueItem)
-IckStatsView = view_of(IckStats)
-ScoredView = view_of(Scored)
-ListedView = view_of(Listed)
-# What a consumer of a channel has reserved; commit and release read it again.
-BatchView = view_of(Batch)
-LeaseView = view_of(Lease)
-ChannelStatsView = view_of(ChannelStats)
+# ── Limits ────────────────────────────────────────────────────────────────────────────────────────
+# View of limits: what a group or a queue may deliver, and what a change of them answers.
 
 
 class LimitsView(View, frozen=True, kw_only=True):
@@ -33,6 +21,13 @@ class LimitsView(View, frozen=True, kw_only=True):
     queue: str | UnsetType = UNSET
     limits: Limits
     before: Limits
+
+
+# ── Queues ────────────────────────────────────────────────────────────────────────────────────────
+
+
+QueueStatsView = view_of(QueueStats)
+QueueItemView = view_of(QueueItem)
 
 
 class DeliveryView(View, frozen=True, kw_only=True):
@@ -77,22 +72,3 @@ class DiscardedView(View, frozen=True, kw_only=True):
 
     queue: str
     discarded: int
-
-
-class ChannelView(View, frozen=True, kw_only=True):
-    """How a channel stands, in one row; ``folding`` is how many adds one entry stands for."""
-
-    channel: str
-    shards: int
-    ready: int
-    later: int
-    reserved: int
-    waited_ms: int
-    added: int
-    entered: int
-    folding: float | None
-
-    @classmethod
-    def of(cls, stats: ChannelStats) -> ChannelView:
-        """Return the view of a channel."""
-        return cls(**copied(cls, stats, channel=stats.name, shards=len(stats.shards)))
