@@ -23,7 +23,8 @@ from headwater.kernel.instrument import Event
 from headwater.metrics.exposition import Page
 from headwater.outbox import Outbox
 from headwater.serve.listening import ListenAddress
-from headwater.serve.monitoring import monitored, store_missing, store_ready
+from headwater.serve.monitoring import monitored, store_ready
+from headwater.serve.readiness import store_missing
 from headwater.serve.tokens import Tokens, add_token
 from headwater.workers.queue_worker import QueueWorker
 from tests.support.commands import PROGRAM

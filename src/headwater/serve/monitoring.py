@@ -19,21 +19,19 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
-from headwater.aio_client import AsyncHeadwater, connect
+from headwater.aio_client import connect
 from headwater.errors import HeadwaterError
 from headwater.kernel.declaring import Scope
 from headwater.kernel.instrument import also_installed
 from headwater.kernel.packaging import __version__
-from headwater.log.handles import StreamHandle
-from headwater.log.reading import info
 from headwater.metrics.exposition import CONTENT_TYPE, Page, label_text
 from headwater.metrics.operations import OperationMetrics
-from headwater.serve.audit import AUDIT
 from headwater.serve.http.authorization import LOOKED_AT, authorize, check_local
 from headwater.serve.http.connection import serve_http
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.limits import HttpLimits
 from headwater.serve.listening import ListenAddress, ServerProcess, url_of
+from headwater.serve.readiness import NOT_READY, READY_S, store_missing
 from headwater.serve.tokens import Tokens
 
 log = logging.getLogger("headwater.serve")
@@ -54,11 +52,6 @@ _LIMITS: Final = HttpLimits(
     max_connections=64, max_anonymous=32, max_buffered=1 << 20, max_body=1024, drain_ms=1000
 )
 _TEXT: Final = "text/plain; charset=utf-8"
-# What is not ready by then is not ready.
-READY_S: Final = 2.0
-_PATIENCE_S: Final = 1.0
-# Why it is not ready, which may name servers, is for those who may read.
-NOT_READY: Final = "this is not ready; send a token to see why"
 
 
 def no_others() -> None:
@@ -67,18 +60,6 @@ def no_others() -> None:
 
 async def always_ready() -> None:
     """Return that nothing is missing: the process works as long as it lives."""
-
-
-async def store_missing(hw: AsyncHeadwater) -> str | None:
-    """Return why a store cannot be used, or None when it answers within two seconds."""
-    look = info(StreamHandle(AUDIT, set()))
-    try:
-        async with asyncio.timeout(READY_S):
-            # A store that refuses is reported as such, not as one that is waited for too long.
-            await hw.store.run(look, _PATIENCE_S)
-    except (HeadwaterError, TimeoutError) as error:
-        return f"the store does not answer: {str(error) or 'it is too slow'}"
-    return None
 
 
 def store_ready(url: str | None) -> Ready:

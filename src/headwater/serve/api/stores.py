@@ -15,7 +15,7 @@ from headwater.outbox.batches import StagedRow
 from headwater.serve.api.calls import ApiCall, Served
 from headwater.serve.api.routes import JSON, TEXT, Answered, Route
 from headwater.serve.http.messages import Refused, Reply
-from headwater.serve.monitoring import NOT_READY, store_missing
+from headwater.serve.readiness import NOT_READY, store_missing
 from headwater.spark.queries.status import query_statuses
 from headwater.store.doctor import examine
 from headwater.views.queries import QueryView
